@@ -1,0 +1,1 @@
+"""Reads captures: bundles, traces, machine model, simulator, timeline, findings, reports. No JAX."""

@@ -1,0 +1,1 @@
+"""libtpu dump files: final bundles and what stands beside them."""

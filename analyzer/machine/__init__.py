@@ -1,0 +1,1 @@
+"""Machine models: one data file per chip."""

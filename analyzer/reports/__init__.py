@@ -1,0 +1,1 @@
+"""Reports: pure functions from an analysis to text, JSON or HTML."""

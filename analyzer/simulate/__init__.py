@@ -1,0 +1,1 @@
+"""Executes the scalar program of a kernel and models the engines around it."""

@@ -1,0 +1,1 @@
+"""The Dash application over analyzer results."""

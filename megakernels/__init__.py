@@ -1,0 +1,1 @@
+"""What we look at: models, references, Pallas kernels, instrumentation hooks."""
