@@ -1,0 +1,74 @@
+"""The front door: one Typer application that mounts the verbs of the four packages.
+
+Every verb imports what it needs when it runs, so `megascope --help` answers at once.
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+
+import typer
+
+from analyzer.errors import INTERNAL, MegascopeError
+
+__version__ = "0.1.0"
+
+# Modules that add their verbs to the application, in the order --help shows them.
+VERB_MODULES = ("profiler.cli", "analyzer.cli", "analyzer.show_cli", "dashboard.cli")
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"megascope {__version__}")
+        raise typer.Exit
+
+
+def build_app() -> typer.Typer:
+    """The `megascope` command with every verb mounted."""
+    app = typer.Typer(
+        name="megascope",
+        help="See inside a TPU megakernel, before you have a TPU and after.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+
+    @app.callback()
+    def options(
+        version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    ) -> None:
+        del version
+
+    for module in VERB_MODULES:
+        if importlib.util.find_spec(module) is None:  # TODO: drop once all verbs have landed
+            continue
+        importlib.import_module(module).register(app)
+    return app
+
+
+def main() -> None:
+    """Run the command; errors the user can cause print one line and set the exit code."""
+    try:
+        build_app()()
+    except MegascopeError as error:
+        print(f"megascope: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)
+    except Exception as error:
+        if os.environ.get("MEGASCOPE_DEBUG"):
+            raise
+        print(
+            f"megascope: internal error: {type(error).__name__}: {error}. "
+            "Please report it with the command you ran; MEGASCOPE_DEBUG=1 shows where it happened.",
+            file=sys.stderr,
+        )
+        sys.exit(INTERNAL)
+
+
+if __name__ == "__main__":
+    main()
