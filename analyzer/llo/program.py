@@ -112,6 +112,9 @@ class Instruction:
     target_region: N of `target = $regionN` on branches.
     comments: remaining comments as printed, without delimiters (`kRem`, `core id`, `hbm-to-vmem`).
     text: the instruction as printed, comments included.
+    otherwise: the old value of a select `smov (!%p, %old), %new`: what the result is where
+        `predicate` (as printed, here not %p) does not hold; `operands` is then (new,).
+    attributes: bracketed marks after the mnemonic, without brackets (`thread:$0`, `resolvable:$true`).
     """
 
     bundle: int
@@ -126,6 +129,8 @@ class Instruction:
     sources: tuple[SourceSpan, ...]
     comments: tuple[str, ...]
     text: str
+    otherwise: Operand | None = None
+    attributes: tuple[str, ...] = ()
 
     def operand(self, name: str) -> Operand | None:
         """The operand printed after `/*name=*/`, or None."""
