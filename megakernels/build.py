@@ -1,30 +1,64 @@
-"""What a kernel hands to whoever compiles or runs it: the function, its arguments, and what it knows of itself."""
+"""What a kernel hands to the profiler: a function, the shapes it takes, where they live, and facts about it."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
 @dataclass(frozen=True, slots=True)
 class KernelBuild:
-    """One kernel, ready to be compiled for a device mesh or run on one.
+    """One kernel at one size, ready to be compiled or run.
 
     Attributes:
-        name: The kernel's name, as it is to appear in captures and reports.
-        function: The per-core function, called under `jax.shard_map` with each core's shard.
-        arguments: Global (unsharded) shapes, `jax.ShapeDtypeStruct`, one per argument of `function`.
-        in_specs: One `jax.sharding.PartitionSpec` per argument.
-        out_specs: Partition specs of the results, in the structure that `function` returns.
-        mesh_axes: Axis name to size, outermost first; the product is the number of cores.
-        facts: JSON values that the compiled program cannot tell: `model`, `batch`, `context`, `layers`,
-            tile sizes, `operands` (a list of `{"name": ..., "role": "weight" | "activation" | "state" |
-            "output"}` by operand index), `scenario` (values that data would decide). Kept in the capture.
+        name: The kernel's name; the Pallas call carries the same one.
+        function: The per-core function, run under `jax.shard_map`.
+        arguments: Global shapes and dtypes, in the order `function` takes them.
+        in_specs: One `PartitionSpec` per argument.
+        out_specs: `PartitionSpec` (or a tree of them) of the result.
+        mesh_axes: Mesh axis name to size, outermost first; the product is the number of cores.
+        facts: JSON values the analyzer and the reports use: sizes, operands, expected trips and bytes.
     """
 
     name: str
     function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    in_specs: tuple[Any, ...]
+    arguments: tuple[jax.ShapeDtypeStruct, ...]
+    in_specs: tuple[PartitionSpec, ...]
     out_specs: Any
-    mesh_axes: Mapping[str, int]
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    mesh_axes: dict[str, int]
+    facts: dict[str, Any]
+
+    @property
+    def cores(self) -> int:
+        """TensorCores the kernel runs on."""
+        return int(np.prod(list(self.mesh_axes.values()), dtype=np.int64))
+
+    def mesh(self, devices: list[Any]) -> Mesh:
+        """The kernel's mesh over the first `cores` of `devices`.
+
+        Raises:
+            ValueError: There are fewer devices than cores.
+        """
+        if len(devices) < self.cores:
+            raise ValueError(
+                f"{self.name} needs {self.cores} cores and {len(devices)} are there; "
+                "build it for fewer cores or take a larger topology"
+            )
+        grid = np.array(devices[: self.cores]).reshape(tuple(self.mesh_axes.values()))
+        return Mesh(grid, tuple(self.mesh_axes))
+
+    def global_function(self, mesh: Mesh) -> Callable[..., Any]:
+        """The kernel over global arrays on `mesh`, ready for `jax.jit`."""
+        return jax.shard_map(
+            self.function, mesh=mesh, in_specs=self.in_specs, out_specs=self.out_specs, check_vma=False
+        )
+
+    def shaped_arguments(self, mesh: Mesh) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """The arguments with their shardings on `mesh`, as `jit(...).lower` takes them."""
+        return tuple(
+            jax.ShapeDtypeStruct(argument.shape, argument.dtype, sharding=NamedSharding(mesh, spec))
+            for argument, spec in zip(self.arguments, self.in_specs, strict=True)
+        )
