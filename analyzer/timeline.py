@@ -9,7 +9,10 @@ import pandas as pd
 
 
 class Track(StrEnum):
-    """What a span occupies. Spans on one (core, track, queue) never overlap, except on REGION, which nests."""
+    """What a span occupies.
+
+    Spans on one (core, track, queue) never overlap, except on REGION, which nests.
+    """
 
     HBM_READ = "hbm_read"
     HBM_WRITE = "hbm_write"
@@ -92,7 +95,23 @@ def conform(frame: pd.DataFrame) -> pd.DataFrame:
     out = frame.copy()
     for column, dtype in COLUMNS.items():
         if dtype == "object":
-            out[column] = out[column].fillna("").astype("object")
+            out[column] = out[column].astype("object").where(out[column].notna(), "")
         else:
-            out[column] = out[column].astype(dtype)
+            out[column] = out[column].astype(dtype)  # type: ignore[call-overload]
     return out
+
+
+def from_columns(columns: dict[str, object]) -> pd.DataFrame:
+    """Build a timeline from whole columns (fast for a simulator); absent columns become unknown.
+
+    Raises:
+        KeyError: a key is not a column of the timeline.
+    """
+    if not set(columns) <= set(COLUMNS):
+        raise KeyError(f"not a timeline column: {sorted(set(columns) - set(COLUMNS))}")
+    return conform(pd.DataFrame(columns).reindex(columns=list(COLUMNS)))
+
+
+def missing_columns(frame: pd.DataFrame) -> list[str]:
+    """The columns a table lacks to be a timeline."""
+    return [column for column in COLUMNS if column not in frame.columns]

@@ -1,0 +1,305 @@
+"""The numbers of a step, folded from the timeline. docs/metrics.md has every definition.
+
+All times are picoseconds, all sizes bytes. None means unknown, never zero.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analyzer import intervals, view
+from analyzer.timeline import Track
+from analyzer.view import CoreStep
+
+
+@dataclass(frozen=True, slots=True)
+class Hbm:
+    """HBM traffic of one core in one step.
+
+    Attributes:
+        read_bytes, write_bytes: None if any copy has an unknown size, or if copies cannot be seen at all.
+        peak_bytes_per_s: of one core; None if the chip is unknown.
+        utilization: bytes moved / (window x peak).
+        overlap: |in flight and core busy| / |in flight|; None if nothing was in flight.
+        exposed_wait_ps: core stalled on local copies.
+        in_flight_ps: bytes moving. bubble_ps: the rest of the step.
+        nothing_outstanding_ps: the part of bubble_ps in which no copy was even issued.
+        ramp_ps: from the start of the step to the first byte. drain_ps: from the last byte to the end.
+    """
+
+    core: int
+    read_bytes: int | None
+    write_bytes: int | None
+    peak_bytes_per_s: float | None
+    utilization: float | None
+    overlap: float | None
+    exposed_wait_ps: int | None
+    bubble_ps: int | None
+    in_flight_ps: int | None
+    nothing_outstanding_ps: int | None
+    ramp_ps: int | None
+    drain_ps: int | None
+    copies: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ici:
+    """Messages of one core in one step. exposed_phases: see `exposed_phases`."""
+
+    core: int
+    messages: int | None
+    sent_bytes: int | None
+    exposed_wait_ps: int | None
+    exposed_phases: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CoreTime:
+    """How one core spent the step. The four stalled figures are disjoint and add up to stalled_ps."""
+
+    core: int
+    window_ps: int
+    busy_ps: int
+    mxu_ps: int | None
+    stalled_ps: int
+    stalled_dma_ps: int
+    stalled_ici_ps: int
+    stalled_other_ps: int
+    outside_program_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase of one layer on one core: time inside it and not inside a phase nested in it.
+
+    Attributes:
+        layer: None outside any layer. phase: "" is time in no phase at all.
+        entries: how often it was entered.
+        read_bytes: HBM bytes that moved into the core while the phase ran, whoever asked for them.
+        sent_bytes: bytes of the messages whose sending began in the phase.
+        busy_ps, stalled_dma_ps, stalled_ici_ps: what the core did meanwhile. in_flight_ps: HBM bytes moving.
+    """
+
+    layer: int | None
+    phase: str
+    entries: int
+    time_ps: int
+    share: float | None
+    read_bytes: int | None
+    sent_bytes: int | None
+    busy_ps: int
+    stalled_dma_ps: int
+    stalled_ici_ps: int
+    in_flight_ps: int
+    provenance: str
+
+
+def total_bytes(frame: pd.DataFrame) -> int | None:
+    """Sum of the sizes; None if any is unknown."""
+    if frame["bytes"].isna().any():
+        return None
+    return int(frame["bytes"].fillna(0).sum())
+
+
+def hbm(core: CoreStep, peak_bytes_per_s: float | None, *, visible: bool = True) -> Hbm:
+    """HBM figures of one core.
+
+    Args:
+        core: the core and step.
+        peak_bytes_per_s: HBM peak of one core, or None if unknown.
+        visible: False where the source of the timeline cannot see copies at all (a trace without DMA
+            events): then every figure is unknown instead of zero.
+    """
+    if not visible:
+        unknown = dict.fromkeys(Hbm.__slots__, None)
+        return Hbm(**(unknown | {"core": core.core, "peak_bytes_per_s": peak_bytes_per_s}))  # type: ignore[arg-type]
+    reads = total_bytes(view.on(core.hbm, (Track.HBM_READ,)))
+    writes = total_bytes(view.on(core.hbm, (Track.HBM_WRITE,)))
+    in_flight = intervals.measure(core.in_flight)
+    utilization = None
+    if reads is not None and writes is not None and peak_bytes_per_s and core.window_ps:
+        utilization = (reads + writes) / (core.window_ps * 1e-12 * peak_bytes_per_s)
+    overlapped = intervals.measure(intervals.intersection(core.in_flight, core.busy))
+    first, last = (core.in_flight[0, 0], core.in_flight[-1, 1]) if in_flight else (None, None)
+    return Hbm(
+        core=core.core,
+        read_bytes=reads,
+        write_bytes=writes,
+        peak_bytes_per_s=peak_bytes_per_s,
+        utilization=utilization,
+        overlap=overlapped / in_flight if in_flight else None,
+        exposed_wait_ps=intervals.measure(core.stalled_dma),
+        bubble_ps=core.window_ps - in_flight,
+        in_flight_ps=in_flight,
+        nothing_outstanding_ps=core.window_ps - intervals.measure(core.outstanding),
+        ramp_ps=None if first is None else int(first) - core.start_ps,
+        drain_ps=None if last is None else core.end_ps - int(last),
+        copies=len(core.hbm),
+    )
+
+
+def exposed_phases(core: CoreStep) -> int:
+    """Communication rounds the core had to stand still for.
+
+    Waits for messages belong to one round until the core sends again: send to all, wait for all is one round
+    however many semaphores it waits on; a reduce-scatter followed by an all-gather is two.
+    """
+    exposed = core.waits[(core.wait_class == "ici") & (core.waits["duration_ps"] > 0).to_numpy()]
+    if len(exposed) == 0:
+        return 0
+    sent = np.sort(view.issues(core.sends))
+    sends_before = np.searchsorted(sent, view.starts(exposed), side="right")
+    return 1 + int((np.diff(sends_before) > 0).sum())
+
+
+def ici(core: CoreStep, *, visible: bool = True) -> Ici:
+    """Message figures of one core; everything unknown where messages cannot be seen."""
+    if not visible:
+        return Ici(core.core, None, None, None, None)
+    return Ici(
+        core=core.core,
+        messages=len(core.sends),
+        sent_bytes=total_bytes(core.sends),
+        exposed_wait_ps=intervals.measure(core.stalled_ici),
+        exposed_phases=exposed_phases(core),
+    )
+
+
+def core_time(core: CoreStep) -> CoreTime:
+    """Split the step of one core into busy and the kinds of stall."""
+    dma = intervals.measure(core.stalled_dma)
+    message = intervals.measure(intervals.subtraction(core.stalled_ici, core.stalled_dma))
+    stalled, busy = intervals.measure(core.stalled), intervals.measure(core.busy)
+    has_units = bool((core.spans["track"] == Track.MXU).any())
+    return CoreTime(
+        core=core.core,
+        window_ps=core.window_ps,
+        busy_ps=busy,
+        mxu_ps=intervals.measure(core.mxu) if has_units else None,
+        stalled_ps=stalled,
+        stalled_dma_ps=dma,
+        stalled_ici_ps=message,
+        stalled_other_ps=stalled - dma - message,
+        outside_program_ps=core.window_ps - busy - stalled,
+    )
+
+
+def moved_before(transfers: pd.DataFrame, times: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Bytes moved before each time, each transfer spread evenly over its span (a point moves all at once)."""
+    start, end = view.starts(transfers), np.maximum(view.ends(transfers), view.starts(transfers) + 1)
+    size = transfers["bytes"].fillna(0).to_numpy(dtype=np.float64)
+    rate = size / (end - start)
+    points, where = np.unique(np.concatenate((start, end)), return_inverse=True)
+    change = np.zeros(points.size)
+    np.add.at(change, where, np.concatenate((rate, -rate)))
+    moved = np.concatenate(([0.0], np.cumsum(np.cumsum(change)[:-1] * np.diff(points))))
+    return np.interp(times, points, moved)
+
+
+def moved_within(transfers: pd.DataFrame, sets: list[intervals.Intervals]) -> list[int | None]:
+    """Bytes moved inside each interval set; None if a transfer of unknown size is in flight there."""
+    if len(transfers) == 0:
+        return [0] * len(sets)
+    unknown = view.of(transfers[transfers["bytes"].isna()])
+    edges = np.concatenate([s.ravel() for s in sets]) if sets else np.empty(0, dtype=np.int64)
+    moved = moved_before(transfers, edges)
+    result: list[int | None] = []
+    offset = 0
+    for one in sets:
+        part = moved[offset : offset + one.size].reshape(-1, 2)
+        offset += one.size
+        touched = len(unknown) and intervals.measure(intervals.intersection(unknown, one))
+        result.append(None if touched else round(float((part[:, 1] - part[:, 0]).sum())))
+    return result
+
+
+Place = tuple[int | None, str]
+
+
+def self_times(regions: pd.DataFrame, start: int, end: int) -> dict[Place, intervals.Intervals]:
+    """For each (layer, phase), when it was the innermost phase running. Regions nest.
+
+    Returns:
+        Disjoint sets that cover exactly what the regions cover, in order of first entry.
+    """
+    first = np.clip(view.starts(regions), start, end)
+    last = np.clip(view.ends(regions), start, end)
+    order = np.lexsort((-last, first))
+    layers = regions["layer"].tolist()
+    names = [str(phase) or str(name) for phase, name in zip(regions["phase"], regions["name"], strict=True)]
+    pieces: dict[Place, list[tuple[int, int]]] = {}
+    stack: list[tuple[Place, int]] = []
+    now = start
+
+    def run_until(time: int) -> None:
+        nonlocal now
+        while stack and now < time:
+            key, stop = stack[-1]
+            upto = min(stop, time)
+            if upto > now:
+                pieces[key].append((now, upto))
+                now = upto
+            if stop <= time:
+                stack.pop()
+        now = max(now, time)
+
+    for row in order:
+        run_until(int(first[row]))
+        key: Place = (None if pd.isna(layers[row]) else int(layers[row]), names[row])
+        pieces.setdefault(key, [])
+        while stack and stack[-1][1] <= now:
+            stack.pop()
+        stack.append((key, int(last[row])))
+    run_until(end)
+    return {
+        key: intervals.from_spans([s for s, _ in spans], [e for _, e in spans])
+        for key, spans in pieces.items()
+    }
+
+
+def phases(core: CoreStep, *, transfers_visible: bool = True) -> list[Phase]:
+    """The table of phases of one core, in order of first entry; time in no phase comes last, if any.
+
+    Times are exclusive, so they add up to the step. Without regions in the timeline there are no phases to
+    tell apart and the table is empty.
+    """
+    if len(core.regions) == 0:
+        return []
+    times = self_times(core.regions, core.start_ps, core.end_ps)
+    outside = intervals.complement(intervals.union(*times.values()), core.start_ps, core.end_ps)
+    if len(outside):
+        times[(None, "")] = intervals.union(times.get((None, ""), intervals.EMPTY), outside)
+    sets = list(times.values())
+    reads = moved_within(view.on(core.hbm, (Track.HBM_READ,)), sets)
+    sent_at = view.starts(core.sends)
+    provenance = str(core.regions["provenance"].iloc[0]) if len(core.regions) else ""
+    entered = Counter(
+        (None if pd.isna(layer) else int(layer), str(phase) or str(name))
+        for layer, phase, name in zip(
+            core.regions["layer"], core.regions["phase"], core.regions["name"], strict=True
+        )
+    )
+    table = []
+    for (layer, name), inside, read in zip(times, sets, reads, strict=True):
+        sending = intervals.covered(inside, sent_at, sent_at + 1) > 0
+        time = intervals.measure(inside)
+        table.append(
+            Phase(
+                layer=layer,
+                phase=name,
+                entries=entered[layer, name],
+                time_ps=time,
+                share=time / core.window_ps if core.window_ps else None,
+                read_bytes=read if transfers_visible else None,
+                sent_bytes=total_bytes(core.sends[sending]) if transfers_visible else None,
+                busy_ps=intervals.measure(intervals.intersection(core.busy, inside)),
+                stalled_dma_ps=intervals.measure(intervals.intersection(core.stalled_dma, inside)),
+                stalled_ici_ps=intervals.measure(intervals.intersection(core.stalled_ici, inside)),
+                in_flight_ps=intervals.measure(intervals.intersection(core.in_flight, inside)),
+                provenance=provenance,
+            )
+        )
+    return table
