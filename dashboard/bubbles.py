@@ -1,0 +1,132 @@
+"""HBM bubbles as marks on the HBM -> VMEM lane and as the rows of a table."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dashboard import text
+from dashboard.lanes import Marks
+from dashboard.marks import MICROSECOND, Slot, bar
+from dashboard.palette import Theme
+
+COLUMNS = (
+    "start_ps",
+    "duration_ps",
+    "cause",
+    "source",
+    "bundle_first",
+    "bundle_last",
+    "layer",
+    "phase",
+    "core",
+)
+
+
+def conform(bubbles: pd.DataFrame | None) -> pd.DataFrame:
+    """A bubble table with every column of `COLUMNS`; absent facts become unknown."""
+    frame = pd.DataFrame() if bubbles is None else bubbles.copy()
+    for name in COLUMNS:
+        if name not in frame:
+            frame[name] = "" if name in ("cause", "source", "phase") else pd.NA
+    for name in ("start_ps", "duration_ps"):
+        frame[name] = frame[name].astype("int64")
+    for name in ("bundle_first", "bundle_last", "layer", "core"):
+        frame[name] = frame[name].astype("Int64")
+    for name in ("cause", "source", "phase"):
+        frame[name] = frame[name].fillna("").astype("object")
+    return frame.sort_values(["start_ps", "duration_ps"], kind="stable").reset_index(drop=True)
+
+
+def bubble_marks(bubbles: pd.DataFrame | None, core: int) -> Marks:
+    """The bubbles of one core (those without a core count for every core) as marks; `row` is the table row."""
+    frame = conform(bubbles)
+    mine = (frame["core"].isna() | (frame["core"] == core).fillna(False)).to_numpy(bool)
+    rows = np.flatnonzero(mine)
+    start = frame["start_ps"].to_numpy(np.int64)[rows]
+    duration = frame["duration_ps"].to_numpy(np.int64)[rows]
+    zeros = np.zeros(len(rows), np.int64)
+    return Marks(
+        start=start,
+        end=start + duration,
+        busy=duration,
+        bytes=zeros,
+        known=zeros,
+        count=zeros + 1,
+        row=rows,
+        queue=zeros.astype(np.int16),
+        bundle_first=frame["bundle_first"].fillna(-1).to_numpy(np.int32)[rows],
+        bundle_last=frame["bundle_last"].fillna(-1).to_numpy(np.int32)[rows],
+    )
+
+
+def bubble_trace(
+    marks: Marks, bubbles: pd.DataFrame, slot: Slot, theme: Theme, resolution: int
+) -> dict[str, Any]:
+    """Hatched outlines in the HBM -> VMEM lane where no HBM transfer is in flight."""
+    frame = conform(bubbles)
+    colour = theme.colours["bubble"]
+    hover = []
+    for start, end, busy, count, row in zip(
+        marks.start.tolist(), marks.end.tolist(), marks.busy.tolist(), marks.count.tolist(), marks.row.tolist(), strict=True
+    ):  # fmt: skip
+        fact = frame.iloc[row]
+        title = "<b>HBM bubble</b>" if count == 1 else f"<b>{count:,} HBM bubbles</b>, longest:"
+        lines = [
+            title,
+            f"{text.duration(busy)} (from {start / MICROSECOND:,.3f} to {end / MICROSECOND:,.3f} µs)",
+            text.plain(fact["cause"], 70) or f"cause {text.UNKNOWN}",
+            f"{text.plain(fact['source'], 48) or 'source ' + text.UNKNOWN} · bundles "
+            + text.bundles(fact["bundle_first"], fact["bundle_last"]),
+        ]
+        hover.append("<br>".join(lines))
+    count = len(marks)
+    return bar(
+        "HBM bubble",
+        marks.start,
+        np.maximum(marks.end - marks.start, resolution),
+        np.full(count, slot.top),
+        np.full(count, slot.height),
+        hover,
+        {
+            "color": "rgba(0,0,0,0)",
+            "line": {"width": 1, "color": colour},
+            "pattern": {"shape": "/", "fgcolor": colour, "size": 6, "solidity": 0.25, "fillmode": "replace"},
+        },
+    )
+
+
+def bubble_rows(
+    bubbles: pd.DataFrame | None, core: int | None = None, limit: int = 50, step_ps: int | None = None
+) -> list[dict[str, Any]]:
+    """The largest bubbles, biggest first, as texts for a table and the window to zoom to.
+
+    Returns:
+        One dictionary per row: start, duration, share, layer, phase, cause, source, bundles (texts), and
+        `window` (start and end in ps, with room around the bubble).
+    """
+    frame = conform(bubbles)
+    if core is not None:
+        frame = frame[(frame["core"].isna() | (frame["core"] == core).fillna(False)).to_numpy(bool)]
+    frame = frame.sort_values("duration_ps", ascending=False, kind="stable").head(limit)
+    rows = []
+    for fact in frame.to_dict("records"):
+        start, length = int(fact["start_ps"]), int(fact["duration_ps"])
+        room = max(2 * length, 1000)
+        rows.append(
+            {
+                "start": f"{start / MICROSECOND:,.2f}",
+                "duration": text.duration(length),
+                "share": text.percent(length / step_ps) if step_ps else text.UNKNOWN,
+                "layer": "—" if pd.isna(fact["layer"]) else str(int(fact["layer"])),
+                "phase": text.shorten(fact["phase"], 40) or "—",
+                "cause": text.shorten(fact["cause"], 160) or text.UNKNOWN,
+                "source": text.shorten(fact["source"], 160) or text.UNKNOWN,
+                "bundles": text.bundles(fact["bundle_first"], fact["bundle_last"]),
+                "window": (max(0, start - room), start + length + room),
+            }
+        )
+    return rows
+
+
+bubble_table = bubble_rows
