@@ -1,4 +1,4 @@
-"""What a kernel hands to the profiler: a function, the shapes it takes, where they live, and facts about it."""
+"""What a kernel hands to the profiler: a function, the shapes it takes, where they live, facts about it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -2,17 +2,16 @@
 
 A kernel says what it is doing with three hooks::
 
-    with layer(index):
-        with phase("gate_up"):
-            tag(copy, "w_gate").start()
+    with layer(index), phase("gate_up"):
+        tag(copy, "w_gate").start()
 
-and the level decides what becomes of them. At `off` they leave nothing in the program. At `regions` a phase is a
-named scope and a layer a named scope holding its index as a trace value; libtpu turns both into `vtrace` markers
-when the region trace flag is set. Markers are scheduling edges, so the two levels compile to different programs
-with the same numerics: compile both to see what the probe costs.
+and the level decides what becomes of them. At `off` they leave nothing in the program. At `regions` a
+phase is a named scope and a layer a named scope holding its index as a trace value; libtpu turns both
+into `vtrace` markers when its region trace flag is set. Markers are scheduling edges, so the two levels
+compile to different programs with the same numerics: compile both to see what the probe costs.
 
-`tag` never adds an instruction. It notes which source line starts which copy, so that a report can say
-"w_gate, kernel.py line 120" where the bundles only hold the line.
+`tag` never adds an instruction. It notes which source line starts or awaits which copy, so that a report
+can say "w_gate" where the bundles only hold the line.
 """
 
 import contextlib
@@ -20,14 +19,13 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 from jax.experimental.pallas import tpu as pltpu
 from jax.extend import source_info_util
-
-# The caller's line, not this file's, is what the compiler should record for anything traced here.
-source_info_util.register_exclusion(__file__)
 
 type Level = Literal["off", "regions"]
 LEVELS: tuple[Level, ...] = ("off", "regions")
@@ -35,6 +33,22 @@ LAYER_SCOPE = "layer"
 
 _level: ContextVar[Level] = ContextVar("megascope_hook_level", default="off")
 _copy_names: dict[tuple[str, int], str] = {}
+_helper_files: set[str] = set()
+_JAX_FOLDER = str(Path(jax.__file__).parent)
+
+
+def helper_module(file: str) -> None:
+    """Make instructions traced in `file` carry the source line of its caller instead.
+
+    The compiler keeps one source line per instruction, the innermost that is not excluded. A module of
+    shared mechanisms calls `helper_module(__file__)`, and a wait for a weight tile is then reported at the
+    kernel's line that asked for the tile rather than at one line of the ring for every kernel.
+    """
+    _helper_files.add(file)
+    source_info_util.register_exclusion(file)
+
+
+helper_module(__file__)
 
 
 def instrument[**P, R](function: Callable[P, R], level: Level) -> Callable[P, R]:
@@ -74,17 +88,41 @@ def layer(index: int | jax.Array) -> Iterator[None]:
         yield
         return
     with jax.named_scope(LAYER_SCOPE):
-        pltpu.trace_value(LAYER_SCOPE, jax.numpy.int32(index))
+        pltpu.trace_value(LAYER_SCOPE, jnp.int32(index))
         yield
 
 
-def tag[C](copy: C, name: str) -> C:
-    """Name the copy that is started or awaited on this source line; gives the same copy back."""
-    caller = sys._getframe(1)
-    _copy_names[(caller.f_code.co_filename, caller.f_lineno)] = name
-    return copy
+class NamedCopy:
+    """An asynchronous copy whose `start` and waits note the source line they stand on."""
+
+    def __init__(self, copy: Any, name: str) -> None:
+        self._copy = copy
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        """`start`, `wait`, `wait_send`, `wait_recv` of the copy itself."""
+        place = _kernel_line()
+        if place is not None:
+            _copy_names[place] = self._name
+        return getattr(self._copy, attribute)
+
+
+def tag(copy: Any, name: str) -> NamedCopy:
+    """Name an asynchronous copy; use what comes back in its place."""
+    return NamedCopy(copy, name)
 
 
 def copy_names() -> list[dict[str, Any]]:
-    """Every tagged line seen while tracing in this process: `file`, `line` (1-based), `name`."""
+    """Every line of a tagged copy traced in this process: `file`, `line` (1-based), `name`."""
     return [{"file": file, "line": line, "name": name} for (file, line), name in sorted(_copy_names.items())]
+
+
+def _kernel_line() -> tuple[str, int] | None:
+    """File and line of the innermost caller that is neither JAX nor a helper: what the compiler records."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file not in _helper_files and not file.startswith(_JAX_FOLDER):
+            return file, frame.f_lineno
+        frame = frame.f_back  # type: ignore[assignment]
+    return None

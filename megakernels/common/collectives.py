@@ -1,42 +1,43 @@
 """An all-reduce over one mesh axis, written as remote copies: reduce-scatter, then all-gather.
 
-Every core holds a partial sum of the whole `[batch, width]` result and owns `width / cores` of its columns.
+Every core holds a partial sum of the whole `[batch, width]` result and owns `width / cores` columns of it.
 
-    reduce-scatter   each core posts the columns of every other owner into that owner's mailbox, one mailbox per
-                     sender; the owner adds the mailboxes to its own columns, in rank order
-    all-gather       each owner copies its finished columns into the same place on every other core
+    post     hand finished columns of the partial sum to their owner: into a mailbox, one per sender
+    reduce   the owner adds its mailboxes to its own columns, in rank order
+    gather   each owner copies its columns into the same place on every other core
 
 Posting may begin as soon as some columns are finished, while others are still being computed.
 
-Why no further handshake is needed between one all-reduce and the next (cores p and q, rounds r and r+1):
+Why no further handshake is needed between rounds (cores p and q, rounds r and r + 1):
 
-* q's mailbox for p is free again. p posts for round r+1 only after it has received q's finished columns of round r,
-  and q sends those after it has read its mailboxes of round r.
-* The finished columns land in a buffer nobody is reading. q sends them after it has received p's partial sums of the
-  same round, and p posts those after its last read of the buffer in the previous round. That is the caller's duty:
-  `post` only when done with reading the `whole` buffer given to `gather`.
-* One arrival semaphore per direction suffices: by the first point no byte of round r+1 arrives at a core that still
-  waits for bytes of round r.
-* The sources of copies on their way out are not overwritten: `reduce` waits until the partial sums have left, `gather`
-  until the finished columns have.
+* q's mailbox for p is free again: p posts for round r + 1 only after it has received q's columns of round
+  r, and q sends those after it has read its mailboxes of round r.
+* Gathered columns land in a buffer nobody reads: q sends its columns of round r after it has received p's
+  partial sums of round r, and p posts those after its last read of the buffer. This is the caller's duty:
+  post only once done with reading the `whole` that `gather` writes.
+* One arrival semaphore per direction is enough: by the first point no byte of round r + 1 arrives at a
+  core that still waits for bytes of round r.
+* No source changes while it is being sent: `reduce` returns when the partial sums have left, `gather` when
+  the columns have.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jax.extend import source_info_util
 
-source_info_util.register_exclusion(__file__)
+from megakernels.hooks import helper_module, tag
+
+helper_module(__file__)
 
 
-def peer(rank: jax.Array, distance: int, cores: int) -> jax.Array:
-    """The rank `distance` (1 .. cores-1) steps after `rank` on the axis, wrapping around; int32 scalar."""
-    beyond = rank + distance
+def peer(rank: jax.Array, steps: int, cores: int) -> jax.Array:
+    """The rank `steps` (1 .. cores - 1) after `rank`, wrapping around; int32 scalar."""
+    beyond = rank + steps
     return jnp.where(beyond >= cores, beyond - cores, beyond)
 
 
@@ -44,8 +45,8 @@ def peer(rank: jax.Array, distance: int, cores: int) -> jax.Array:
 class EntryBarrier:
     """Says that every core on the axis has entered the kernel, so that its VMEM may be written from afar.
 
-    `signal` first thing in the kernel, `wait` before the first remote copy: what lies between hides the latency.
-    The kernel must be compiled with a `collective_id`.
+    `signal` first thing in the kernel, `wait` before the first remote copy: what lies between hides the
+    latency. The kernel must be compiled with a `collective_id` when there is more than one core.
     """
 
     axis: str
@@ -56,9 +57,9 @@ class EntryBarrier:
         if self.cores == 1:
             return
         rank = lax.axis_index(self.axis)
-        barrier = pltpu.get_barrier_semaphore()
-        for distance in range(1, self.cores):
-            pl.semaphore_signal(barrier, 1, device_id={self.axis: peer(rank, distance, self.cores)})
+        for steps in range(1, self.cores):
+            other = peer(rank, steps, self.cores)
+            pl.semaphore_signal(pltpu.get_barrier_semaphore(), 1, device_id={self.axis: other})
 
     def wait(self) -> None:
         """Stall until every other core is here."""
@@ -66,100 +67,99 @@ class EntryBarrier:
             pl.semaphore_wait(pltpu.get_barrier_semaphore(), self.cores - 1)
 
 
+class AllReduceScratch(NamedTuple):
+    """What an all-reduce keeps; a DMA semaphore counts bytes."""
+
+    mailboxes: Any  # VMEM [cores, batch, width / cores] f32: mailbox j receives from rank j
+    posted: Any  # DMA semaphore: partial sums that have left
+    delivered: Any  # DMA semaphore: partial sums that have arrived
+    sent: Any  # DMA semaphore: finished columns that have left
+    gathered: Any  # DMA semaphore: finished columns that have arrived
+
+
+def all_reduce_scratch(cores: int, batch: int, width: int) -> AllReduceScratch:
+    """The scratch a kernel asks for to all-reduce `[batch, width]` over `cores`."""
+    dma = pltpu.SemaphoreType.DMA
+    return AllReduceScratch(pltpu.VMEM((cores, batch, width // cores), jnp.float32), dma, dma, dma, dma)
+
+
 @dataclass(frozen=True, slots=True)
 class AllReduce:
-    """The buffers and semaphores of one all-reduce, used round after round.
-
-    Attributes:
-        axis: Mesh axis name.
-        cores: Size of the axis.
-        mailboxes: VMEM ref `[cores, batch, width / cores]` float32; mailbox j receives the partial sums of rank j.
-        posted, delivered: DMA semaphores of the reduce-scatter: bytes sent, bytes received.
-        shared, gathered: DMA semaphores of the all-gather: bytes sent, bytes received.
-    """
+    """An all-reduce over the `cores` of mesh axis `axis`, used round after round."""
 
     axis: str
     cores: int
-    mailboxes: Any
-    posted: Any
-    delivered: Any
-    shared: Any
-    gathered: Any
+    scratch: AllReduceScratch
 
     @property
     def columns_per_owner(self) -> int:
         """Columns each core owns."""
-        return int(self.mailboxes.shape[-1])
+        return int(self.scratch.mailboxes.shape[-1])
 
-    def columns_of(self, owner: jax.Array) -> Any:
-        """The column range core `owner` reduces, as a dynamic slice."""
-        return pl.ds(
-            pl.multiple_of(owner * self.columns_per_owner, self.columns_per_owner), self.columns_per_owner
-        )
-
-    def post(self, partial: Any, owner: jax.Array, offset: int | jax.Array = 0) -> None:
+    def post(self, partial: Any, owner: jax.Array, first: int | jax.Array = 0) -> None:
         """Hand finished columns of the partial sum to their owner.
 
         Args:
             partial: VMEM ref `[batch, n]` float32, not written again before `reduce` returns.
             owner: Rank that owns these columns.
-            offset: First of the columns, counted from the owner's first.
+            first: Number of the first of them, counted from the owner's first column.
         """
-        rank = lax.axis_index(self.axis) if self.cores > 1 else jnp.int32(0)
-        place = self.mailboxes.at[rank, :, pl.ds(offset, partial.shape[-1])]
+        mailbox = self.scratch.mailboxes.at[self._rank(), :, pl.ds(first, partial.shape[-1])]
+
+        def keep() -> None:
+            mailbox[...] = partial[...]
+
+        def send() -> None:
+            copy = self._copy_to(owner, partial, mailbox, self.scratch.posted, self.scratch.delivered)
+            tag(copy, "reduce_scatter").start()
+
         if self.cores == 1:
-            place[...] = partial[...]
-            return
-
-        @pl.when(owner == rank)
-        def _() -> None:
-            place[...] = partial[...]
-
-        @pl.when(owner != rank)
-        def _() -> None:
-            pltpu.make_async_remote_copy(
-                partial, place, self.posted, self.delivered, device_id={self.axis: owner}
-            ).start()
+            keep()
+        else:
+            lax.cond(owner == self._rank(), keep, send)
 
     def reduce(self, whole: Any) -> None:
-        """Wait for every partial sum of this core's columns and add them to `whole` in rank order.
+        """Wait for all partial sums of this core's columns and add them to those columns of `whole`.
 
         Args:
-            whole: VMEM ref `[batch, width]` float32; this core's own columns are updated.
+            whole: VMEM ref `[batch, width]` float32.
         """
-        rank = lax.axis_index(self.axis) if self.cores > 1 else jnp.int32(0)
+        scratch = self.scratch
+        box = scratch.mailboxes.at[0]
+        for_one_box = self._copy_to(self._rank(), box, box, scratch.posted, scratch.delivered)
         for _ in range(self.cores - 1):
-            self._one_mailbox().wait_recv()
-        own = self.columns_of(rank)
+            for_one_box.wait_recv()
+        own = self._columns_of(self._rank())
         total = whole[:, own]
         for sender in range(self.cores):
-            total = total + self.mailboxes[sender]
+            total = total + scratch.mailboxes[sender]
         whole[:, own] = total
         for _ in range(self.cores - 1):
-            self._one_mailbox().wait_send()
+            for_one_box.wait_send()
 
     def gather(self, whole: Any) -> None:
-        """Copy this core's columns of `whole` to every other core, and wait for theirs and for the sends to end."""
+        """Send this core's columns of `whole` to every other core and wait for all of theirs."""
         if self.cores == 1:
             return
-        rank = lax.axis_index(self.axis)
-        own = whole.at[:, self.columns_of(rank)]
-        for distance in range(1, self.cores):
-            pltpu.make_async_remote_copy(
-                own, own, self.shared, self.gathered, device_id={self.axis: peer(rank, distance, self.cores)}
-            ).start()
-        arriving = pltpu.make_async_remote_copy(
-            own, own, self.shared, self.gathered, device_id={self.axis: rank}
-        )
+        own = whole.at[:, self._columns_of(self._rank())]
+        semaphores = (self.scratch.sent, self.scratch.gathered)
+        for steps in range(1, self.cores):
+            other = peer(self._rank(), steps, self.cores)
+            tag(self._copy_to(other, own, own, *semaphores), "all_gather").start()
+        for_one_share = self._copy_to(self._rank(), own, own, *semaphores)
         for _ in range(self.cores - 1):
-            arriving.wait_recv()
+            for_one_share.wait_recv()
         for _ in range(self.cores - 1):
-            arriving.wait_send()
+            for_one_share.wait_send()
 
-    def _one_mailbox(self) -> Any:
-        """A descriptor worth the bytes of one mailbox, for waiting only."""
-        box = self.mailboxes.at[0]
-        rank = lax.axis_index(self.axis)
-        return pltpu.make_async_remote_copy(
-            box, box, self.posted, self.delivered, device_id={self.axis: rank}
-        )
+    def _rank(self) -> jax.Array:
+        return lax.axis_index(self.axis) if self.cores > 1 else jnp.int32(0)
+
+    def _columns_of(self, owner: jax.Array) -> Any:
+        """The columns core `owner` owns, as a dynamic slice."""
+        first = pl.multiple_of(owner * self.columns_per_owner, self.columns_per_owner)
+        return pl.ds(first, self.columns_per_owner)
+
+    def _copy_to(self, rank: jax.Array, source: Any, destination: Any, left: Any, arrived: Any) -> Any:
+        """A remote copy; waits look only at its byte count, so any rank serves for a wait."""
+        return pltpu.make_async_remote_copy(source, destination, left, arrived, device_id={self.axis: rank})

@@ -1,10 +1,10 @@
 """Products of a few activation rows with one weight tile.
 
-A tile is `pack` square blocks of a weight matrix, `[pack, block, block]`, contiguous in HBM so that one large copy
-brings it in. What the blocks mean depends on the matrix:
+A tile is `pack` square blocks of a weight matrix, `[pack, block, block]`, contiguous in HBM so that one
+large copy brings it in. What the blocks mean depends on the matrix:
 
-* `add_down_the_rows`: the blocks lie under one another (consecutive input rows), so their products add up;
-* `add_across_the_columns`: the blocks lie side by side (consecutive output columns), one product each.
+* `add_down_the_rows`: the blocks lie under one another (consecutive input rows), their products add up;
+* `add_across_the_columns`: they lie side by side (consecutive output columns), one product each.
 
 Operands are bfloat16, sums float32.
 """
@@ -13,9 +13,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend import source_info_util
 
-source_info_util.register_exclusion(__file__)
+from megakernels.hooks import helper_module
+
+helper_module(__file__)
 
 
 def dot(rows: jax.Array, block: jax.Array) -> jax.Array:

@@ -11,8 +11,9 @@ F32_BYTES = 4
 class MlpConfig:
     """A stack of RMSNorm + SwiGLU MLP layers with a residual, decoded tensor-parallel. Default: the demo.
 
-    Every weight matrix is cut into square blocks and `pack` consecutive blocks make a tile, the unit that is copied
-    from HBM. A tile holds consecutive input rows of w_gate and w_up, consecutive output columns of w_down.
+    Every weight matrix is cut into square blocks, and `pack` consecutive blocks make a tile, the unit that is
+    copied from HBM. A tile holds consecutive input rows of w_gate and w_up, consecutive output columns of
+    w_down.
 
     Attributes:
         hidden: Width of the residual stream.
@@ -23,8 +24,8 @@ class MlpConfig:
         block: Side of a square weight block, a multiple of 128.
         pack: Blocks in a tile.
         ring_depth: VMEM banks that tiles stream through.
-        prefetch_distance: Tiles requested ahead of the one in use; None means `ring_depth`, the most there is room
-            for. 1 asks for a tile only once the one before it has been used up, which leaves HBM idle in between.
+        prefetch_distance: Tiles requested ahead of the one in use; None means `ring_depth`, the most there is
+            room for. 1 requests a tile only once the one before it is used up: HBM idles in between.
         epsilon: Added to the mean square in RMSNorm.
 
     Raises:
@@ -55,7 +56,7 @@ class MlpConfig:
         self._require_multiple("the larger of block * pack and hidden / cores", wide, narrow)
         if not 1 <= self.distance <= self.ring_depth:
             raise ValueError(
-                f"prefetch_distance is {self.distance}; it must lie between 1 and ring_depth ({self.ring_depth})"
+                f"prefetch_distance is {self.distance}; it must be from 1 to ring_depth ({self.ring_depth})"
             )
 
     @staticmethod

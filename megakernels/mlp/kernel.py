@@ -1,16 +1,16 @@
-"""The MLP stack as one grid-less Pallas call.
+"""The MLP stack as one grid-less Pallas call: what one core does in a decode step.
 
-    HBM -> VMEM   | tiles of layer 0 ......... | tiles of layer 1 ......... |   never stops: the ring runs across layers
-    MXU           | gate_up ...... | down .... | gate_up ...... | down .... |
-    VPU           |norm|                        |norm|
-    ICI                             posts ...>|reduce|gather|                   partial sums leave while down still runs
+    HBM -> VMEM  | tiles of layer 0 ......... | tiles of layer 1 ......... |  the ring runs across layers
+    MXU               | gate_up .... | down ....         | gate_up .... | down ....
+    VPU          |norm|                             |norm|
+    ICI                                 posts ...|reduce|gather|      partial sums leave while down runs
 
-Tiles are used in one fixed order, the *stream*: in each layer w_gate and w_up tiles in turn, then the w_down tiles.
-A `Stream` is where the kernel stands in it: which bank holds the next tile to use, and which tile to request next.
-Both move one step per tile. Their arithmetic is adds, compares and selects on scalars.
+While the layer's exchange and the next norm run, the tiles of the next layer keep arriving: as many as the
+ring has banks.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -19,34 +19,45 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from megakernels.common.collectives import AllReduce, EntryBarrier
+from megakernels.common.collectives import AllReduce, AllReduceScratch, EntryBarrier, all_reduce_scratch
 from megakernels.common.matmul import add_across_the_columns, add_down_the_rows
 from megakernels.common.norm import rms_norm_blocks
-from megakernels.common.ring import Ring
+from megakernels.common.ring import Ring, RingScratch, ring_scratch
 from megakernels.hooks import layer, phase, tag
 from megakernels.mlp.config import MlpConfig
+from megakernels.mlp.stream import DOWN, GATE, UP, Stream, beginning, past_request, past_use
 
 AXIS = "core"
-GATE, UP, DOWN = range(3)
+PHASES = ("enter", "norm", "gate_up", "down", "reduce", "gather", "leave")
+
+
+class Operands(NamedTuple):
+    """The arrays in HBM, in the order the call takes them. Tiles are `[layers * tiles_per_matrix, *tile]`."""
+
+    x: Any  # [batch, hidden] f32
+    norm: Any  # [layers, 1, hidden] f32
+    w_gate: Any  # tiles of bf16
+    w_up: Any  # tiles of bf16
+    w_down: Any  # tiles of bf16
+    out: Any  # [batch, hidden] f32
 
 
 class Staging(NamedTuple):
-    """Everything the kernel keeps in VMEM, and its semaphores."""
+    """What the core keeps in VMEM, and its semaphores."""
 
     residual: Any  # [batch, hidden] f32: the residual stream, whole on every core
     norm: Any  # [layers, 1, hidden] f32: all norm weights; small, so resident for the whole step
     normed: Any  # [hidden_packs, pack, batch, block] bf16: what gate and up multiply
-    gated: Any  # [ffn_blocks, batch, block] bf16: silu(gate) * up, what down multiplies
-    partial: Any  # [hidden_packs, batch, tile_columns] f32: this core's part of the down product
-    mailboxes: Any  # [cores, batch, columns_per_core] f32: the other cores' parts of our columns
-    banks: Any  # [ring_depth, pack, block, block] bf16: weight tiles
-    banks_full: Any  # DMA semaphores [ring_depth]
-    moved: Any  # DMA semaphores [2]: the residual (in, and out at the end), the norm weights
-    exchange: Any  # DMA semaphores [4]: see AllReduce
+    gated: Any  # [ffn_blocks, batch, block] bf16: what down multiplies
+    partial: Any  # [hidden_packs, batch, tile_columns] f32: this core's share of the down product
+    ring: RingScratch  # the weight tiles
+    all_reduce: AllReduceScratch  # the other cores' shares of our columns
+    residual_moved: Any  # DMA semaphore: the residual stream, in and at the end out
+    norm_moved: Any  # DMA semaphore: the norm weights
 
 
 def staging(config: MlpConfig) -> Staging:
-    """The scratch the kernel asks for, in the order of `Staging`."""
+    """The scratch the call asks for."""
     c = config
     return Staging(
         residual=pltpu.VMEM((c.batch, c.hidden), jnp.float32),
@@ -54,159 +65,158 @@ def staging(config: MlpConfig) -> Staging:
         normed=pltpu.VMEM((c.hidden_packs, c.pack, c.batch, c.block), jnp.bfloat16),
         gated=pltpu.VMEM((c.ffn_blocks, c.batch, c.block), jnp.bfloat16),
         partial=pltpu.VMEM((c.hidden_packs, c.batch, c.tile_columns), jnp.float32),
-        mailboxes=pltpu.VMEM((c.cores, c.batch, c.columns_per_core), jnp.float32),
-        banks=pltpu.VMEM((c.ring_depth, *c.tile_shape), jnp.bfloat16),
-        banks_full=pltpu.SemaphoreType.DMA((c.ring_depth,)),
-        moved=pltpu.SemaphoreType.DMA((2,)),
-        exchange=pltpu.SemaphoreType.DMA((4,)),
+        ring=ring_scratch(c.ring_depth, c.tile_shape, jnp.bfloat16),
+        all_reduce=all_reduce_scratch(c.cores, c.batch, c.hidden),
+        residual_moved=pltpu.SemaphoreType.DMA,
+        norm_moved=pltpu.SemaphoreType.DMA,
     )
 
 
-class Stream(NamedTuple):
-    """Where the kernel stands in the stream of tiles; int32 scalars.
-
-    Tile numbers run through one matrix over all layers. Where a layer's last w_down tile ends is where the next
-    layer's first w_gate tile begins, so the number needs no reset at a layer boundary.
-    """
-
-    use_bank: Any  # bank of the next tile to use
-    fill_bank: Any  # bank of the next tile to request
-    matrix: Any  # GATE, UP or DOWN: matrix of the next tile to request
-    tile: Any  # its number
-    layer_end: Any  # number of the first tile of the layer after it
-
-
 def mlp_kernel(config: MlpConfig) -> Callable[..., None]:
-    """The kernel body for `config`."""
-    c = config
+    """The kernel for `config`, taking the refs of `Operands` one by one and then a `Staging` of refs."""
 
-    def kernel(x: Any, norm: Any, w_gate: Any, w_up: Any, w_down: Any, out: Any, vmem: Staging) -> None:
-        ring = Ring(vmem.banks, vmem.banks_full, c.ring_depth)
-        all_reduce = AllReduce(AXIS, c.cores, vmem.mailboxes, *(vmem.exchange.at[i] for i in range(4)))
-        entry = EntryBarrier(AXIS, c.cores)
-
-        def request(stream: Stream) -> Stream:
-            """Start the copy of the next tile of the stream, if there is one, and step past it."""
-            left = stream.tile < c.layers * c.tiles_per_matrix
-
-            @pl.when(left & (stream.matrix == GATE))
-            def _() -> None:
-                tag(ring.fill(stream.fill_bank, w_gate.at[stream.tile]), "w_gate").start()
-
-            @pl.when(left & (stream.matrix == UP))
-            def _() -> None:
-                tag(ring.fill(stream.fill_bank, w_up.at[stream.tile]), "w_up").start()
-
-            @pl.when(left & (stream.matrix == DOWN))
-            def _() -> None:
-                tag(ring.fill(stream.fill_bank, w_down.at[stream.tile]), "w_down").start()
-
-            return past_request(stream)
-
-        def past_request(stream: Stream) -> Stream:
-            """gate, up, gate, up, ... to the end of the layer; then back to its start for down, down, ..."""
-            was_gate, was_up = stream.matrix == GATE, stream.matrix == UP
-            after = stream.tile + 1
-            ends = after == stream.layer_end
-            layer_start = stream.layer_end - c.tiles_per_matrix
-            after_up = jnp.where(ends, DOWN, GATE)
-            after_down = jnp.where(ends, GATE, DOWN)
-            return stream._replace(
-                fill_bank=ring.following(stream.fill_bank),
-                matrix=jnp.where(was_gate, UP, jnp.where(was_up, after_up, after_down)),
-                tile=jnp.where(was_gate, stream.tile, jnp.where(was_up & ends, layer_start, after)),
-                layer_end=jnp.where(
-                    (stream.matrix == DOWN) & ends, after + c.tiles_per_matrix, stream.layer_end
-                ),
-            )
-
-        def past_use(stream: Stream) -> Stream:
-            """Step past a tile whose last read is done, and request the tile `distance` after it."""
-            return request(stream._replace(use_bank=ring.following(stream.use_bank)))
-
-        def normalise(index: jax.Array) -> None:
-            rms_norm_blocks(vmem.residual, vmem.norm.at[index], vmem.normed, epsilon=c.epsilon)
-
-        def gate_up(stream: Stream) -> Stream:
-            """gated[j] = silu(normed @ w_gate[:, block j]) * (normed @ w_up[:, block j])."""
-
-            def one_pack(i: jax.Array, state: Any) -> Any:
-                stream, gate, up = state
-                gate = add_down_the_rows(gate, vmem.normed.at[i], ring.wait(stream.use_bank))
-                stream = past_use(stream)
-                up = add_down_the_rows(up, vmem.normed.at[i], ring.wait(stream.use_bank))
-                stream = past_use(stream)
-                return stream, gate, up
-
-            def one_block(j: jax.Array, stream: Stream) -> Stream:
-                zero = jnp.zeros((c.batch, c.block), jnp.float32)
-                stream, gate, up = lax.fori_loop(0, c.hidden_packs, one_pack, (stream, zero, zero))
-                vmem.gated[j] = (jax.nn.silu(gate) * up).astype(jnp.bfloat16)
-                return stream
-
-            return lax.fori_loop(0, c.ffn_blocks, one_block, stream)
-
-        def down(stream: Stream) -> Stream:
-            """partial[i] = gated @ w_down[:, pack i of columns], each pack posted as soon as it is finished."""
-
-            def one_block(j: jax.Array, state: Any) -> Any:
-                stream, sums = state
-                sums = add_across_the_columns(sums, vmem.gated[j], ring.wait(stream.use_bank))
-                return past_use(stream), sums
-
-            def one_pack(i: jax.Array, stream: Stream) -> Stream:
-                zero = jnp.zeros((c.batch, c.block), jnp.float32)
-                stream, sums = lax.fori_loop(0, c.ffn_blocks, one_block, (stream, (zero,) * c.pack))
-                for column, values in enumerate(sums):
-                    vmem.partial[i, :, column * c.block : (column + 1) * c.block] = values
-                post_columns(i)
-                return stream
-
-            return lax.fori_loop(0, c.hidden_packs, one_pack, stream)
-
-        def post_columns(i: jax.Array) -> None:
-            """Send pack i of the finished columns to whom it belongs: one owner, or a few side by side."""
-            finished = vmem.partial.at[i]
-            packs_per_owner = c.columns_per_core // c.tile_columns
-            if packs_per_owner >= 1:
-                owner = lax.div(i, packs_per_owner)
-                place = (i - owner * packs_per_owner) * c.tile_columns
-                all_reduce.post(finished, owner, pl.multiple_of(place, c.tile_columns))
-                return
-            owners_per_pack = c.tile_columns // c.columns_per_core
-            for part in range(owners_per_pack):
-                columns = pl.ds(part * c.columns_per_core, c.columns_per_core)
-                all_reduce.post(finished.at[:, columns], i * owners_per_pack + part)
-
-        def one_layer(index: jax.Array, stream: Stream) -> Stream:
-            with layer(index):
-                with phase("norm"):
-                    normalise(index)
-                with phase("gate_up"):
-                    stream = gate_up(stream)
-                with phase("down"):
-                    stream = down(stream)
-                with phase("reduce"):
-                    all_reduce.reduce(vmem.residual)
-                with phase("gather"):
-                    all_reduce.gather(vmem.residual)
-            return stream
-
-        with phase("enter"):
-            entry.signal()
-            residual_in = tag(pltpu.make_async_copy(x, vmem.residual, vmem.moved.at[0]), "x")
-            norm_in = tag(pltpu.make_async_copy(norm, vmem.norm, vmem.moved.at[1]), "norm")
-            residual_in.start()
-            norm_in.start()
-            first = Stream(*(jnp.int32(v) for v in (0, 0, GATE, 0, c.tiles_per_matrix)))
-            stream = lax.fori_loop(0, c.distance, lambda _, s: request(s), first)
-            residual_in.wait()
-            norm_in.wait()
-            entry.wait()
-        lax.fori_loop(0, c.layers, one_layer, stream)
-        with phase("leave"):
-            residual_out = tag(pltpu.make_async_copy(vmem.residual, out, vmem.moved.at[0]), "out")
-            residual_out.start()
-            residual_out.wait()
+    def kernel(*refs: Any) -> None:
+        *operands, vmem = refs
+        hbm = Operands(*operands)
+        step = MlpStep(config, hbm, vmem, Ring(vmem.ring), AllReduce(AXIS, config.cores, vmem.all_reduce))
+        stream = step.enter()
+        lax.fori_loop(0, config.layers, step.one_layer, stream)
+        step.leave()
 
     return kernel
+
+
+@dataclass(frozen=True, slots=True)
+class MlpStep:
+    """One decode step on one core. Methods stand in the order they run."""
+
+    config: MlpConfig
+    hbm: Operands
+    vmem: Staging
+    ring: Ring
+    all_reduce: AllReduce
+
+    def enter(self) -> Stream:
+        """Bring in the residual stream and the norm weights, and request the first tiles."""
+        with phase("enter"):
+            every_core_is_here = EntryBarrier(AXIS, self.config.cores)
+            every_core_is_here.signal()
+            x = tag(pltpu.make_async_copy(self.hbm.x, self.vmem.residual, self.vmem.residual_moved), "x")
+            norm = tag(pltpu.make_async_copy(self.hbm.norm, self.vmem.norm, self.vmem.norm_moved), "norm")
+            x.start()
+            norm.start()
+            stream = beginning(self.config.tiles_per_matrix)
+            stream = lax.fori_loop(0, self.config.distance, lambda _, stream: self.request(stream), stream)
+            x.wait()
+            norm.wait()
+            every_core_is_here.wait()
+        return stream
+
+    def one_layer(self, index: jax.Array, stream: Stream) -> Stream:
+        """`residual += down(silu(gate(norm(residual))) * up(norm(residual)))`, summed over the cores."""
+        with layer(index):
+            with phase("norm"):
+                self.norm(index)
+            with phase("gate_up"):
+                stream = self.gate_up(stream)
+            with phase("down"):
+                stream = self.down(stream)
+            with phase("reduce"):
+                self.all_reduce.reduce(self.vmem.residual)
+            with phase("gather"):
+                self.all_reduce.gather(self.vmem.residual)
+        return stream
+
+    def norm(self, index: jax.Array) -> None:
+        """`normed = rms_norm(residual) * norm[index]`."""
+        weight = self.vmem.norm.at[index]
+        rms_norm_blocks(self.vmem.residual, weight, self.vmem.normed, epsilon=self.config.epsilon)
+
+    def gate_up(self, stream: Stream) -> Stream:
+        """`gated = silu(normed @ w_gate) * (normed @ w_up)`, one block of columns after another."""
+
+        def one_pack(i: jax.Array, state: tuple[Stream, jax.Array, jax.Array]) -> Any:
+            stream, gate, up = state
+            rows = self.vmem.normed.at[i]
+            gate = add_down_the_rows(gate, rows, self.ring.wait(stream.use_bank))
+            stream = self.used(stream)
+            up = add_down_the_rows(up, rows, self.ring.wait(stream.use_bank))
+            stream = self.used(stream)
+            return stream, gate, up
+
+        def one_block(j: jax.Array, stream: Stream) -> Stream:
+            state = (stream, self.zeros(), self.zeros())
+            stream, gate, up = lax.fori_loop(0, self.config.hidden_packs, one_pack, state)
+            self.vmem.gated[j] = (jax.nn.silu(gate) * up).astype(jnp.bfloat16)
+            return stream
+
+        return lax.fori_loop(0, self.config.ffn_blocks, one_block, stream)
+
+    def down(self, stream: Stream) -> Stream:
+        """`partial = gated @ w_down`, one pack of columns after another, each posted when it is finished."""
+
+        def one_block(j: jax.Array, state: tuple[Stream, tuple[jax.Array, ...]]) -> Any:
+            stream, sums = state
+            sums = add_across_the_columns(sums, self.vmem.gated[j], self.ring.wait(stream.use_bank))
+            return self.used(stream), sums
+
+        def one_pack(i: jax.Array, stream: Stream) -> Stream:
+            state = (stream, (self.zeros(),) * self.config.pack)
+            stream, sums = lax.fori_loop(0, self.config.ffn_blocks, one_block, state)
+            for column, finished in enumerate(sums):
+                first = column * self.config.block
+                self.vmem.partial[i, :, first : first + self.config.block] = finished
+            self.post(i)
+            return stream
+
+        return lax.fori_loop(0, self.config.hidden_packs, one_pack, stream)
+
+    def post(self, i: jax.Array) -> None:
+        """Hand pack `i` of finished columns to its owner, or to the few that own it side by side."""
+        finished = self.vmem.partial.at[i]
+        share, pack = self.config.columns_per_core, self.config.tile_columns
+        if pack <= share:
+            packs_per_owner = share // pack
+            owner = lax.div(i, packs_per_owner)
+            first = pl.multiple_of((i - owner * packs_per_owner) * pack, pack)
+            self.all_reduce.post(finished, owner, first)
+            return
+        owners_per_pack = pack // share
+        for j in range(owners_per_pack):
+            self.all_reduce.post(finished.at[:, pl.ds(j * share, share)], i * owners_per_pack + j)
+
+    def leave(self) -> None:
+        """Write the residual stream back."""
+        with phase("leave"):
+            out = tag(
+                pltpu.make_async_copy(self.vmem.residual, self.hbm.out, self.vmem.residual_moved), "out"
+            )
+            out.start()
+            out.wait()
+
+    def used(self, stream: Stream) -> Stream:
+        """Say that the last read of a tile is done: its bank is free for the tile `distance` later."""
+        return self.request(past_use(stream, self.ring))
+
+    def request(self, stream: Stream) -> Stream:
+        """Start the copy of the next tile of the stream, if there is one."""
+        ring, bank, tile = self.ring, stream.fill_bank, stream.tile
+        any_left = tile < self.config.layers * self.config.tiles_per_matrix
+
+        @pl.when(any_left & (stream.matrix == GATE))
+        def _() -> None:
+            tag(ring.fill(bank, self.hbm.w_gate.at[tile]), "w_gate").start()
+
+        @pl.when(any_left & (stream.matrix == UP))
+        def _() -> None:
+            tag(ring.fill(bank, self.hbm.w_up.at[tile]), "w_up").start()
+
+        @pl.when(any_left & (stream.matrix == DOWN))
+        def _() -> None:
+            tag(ring.fill(bank, self.hbm.w_down.at[tile]), "w_down").start()
+
+        return past_request(stream, ring, self.config.tiles_per_matrix)
+
+    def zeros(self) -> jax.Array:
+        """A block of sums to start from, `[batch, block]` float32."""
+        return jnp.zeros((self.config.batch, self.config.block), jnp.float32)

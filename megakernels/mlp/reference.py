@@ -10,15 +10,12 @@ from megakernels.mlp.config import MlpConfig
 
 
 class MlpWeights(NamedTuple):
-    """Whole matrices, as a checkpoint would hold them.
+    """Whole matrices, as a checkpoint would hold them."""
 
-    norm `[layers, hidden]` float32; w_gate, w_up `[layers, hidden, ffn]` and w_down `[layers, ffn, hidden]` bfloat16.
-    """
-
-    norm: jax.Array
-    w_gate: jax.Array
-    w_up: jax.Array
-    w_down: jax.Array
+    norm: jax.Array  # [layers, hidden] f32
+    w_gate: jax.Array  # [layers, hidden, ffn] bf16
+    w_up: jax.Array  # [layers, hidden, ffn] bf16
+    w_down: jax.Array  # [layers, ffn, hidden] bf16
 
 
 def mlp_stack(x: jax.Array, weights: MlpWeights, epsilon: float) -> jax.Array:
@@ -48,8 +45,8 @@ def pack_weights(config: MlpConfig, weights: MlpWeights) -> tuple[jax.Array, jax
     """Cut the matrices into tiles in the order the kernel reads them, one core after the other.
 
     Returns:
-        norm `[layers, 1, hidden]`, then w_gate, w_up, w_down as `[cores * layers * tiles_per_matrix, *tile_shape]`;
-        the first axis is the one to shard.
+        norm `[layers, 1, hidden]`, then w_gate, w_up and w_down as tiles,
+        `[cores * layers * tiles_per_matrix, *tile_shape]`; the first axis is the one to shard.
     """
     c = config
 
