@@ -1,0 +1,342 @@
+"""Opens what a user points at: a capture, a bare dump folder, a bare bundles file.
+
+A capture is a folder with `manifest.json` (docs/capture.md). For anything else the manifest is
+inferred, and says what is unknown.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from analyzer.dump import Choice, DumpProgram, choose_kernel, find_programs, is_bundles, pose, program_of_file
+from analyzer.dump_chip import infer_chip
+from analyzer.dump_facts import describe_operands, read_module
+from analyzer.errors import InputError, UsageError
+
+SCHEMA_VERSION = 1
+KINDS = ("compile", "record", "interpret")
+_HOW_TO_DUMP = "Make one with `megascope compile`, or point at the folder given to --xla_jf_dump_to"
+# Manifest fields that readers rely on, and the types they may have.
+_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "kernel": (str, type(None)),
+    "program": (str, type(None)),
+    "chip": (str, type(None)),
+    "topology": (str, type(None)),
+    "cores": (int, type(None)),
+    "batch": (int, type(None)),
+    "probe_level": (str, type(None)),
+    "operands": list,
+    "facts": dict,
+    "files": dict,
+    "sources": list,
+    "notes": list,
+}
+
+
+@dataclass(slots=True)
+class Capture:
+    """Something to analyze.
+
+    Attributes:
+        path: What the user pointed at.
+        kind: "compile", "record", "interpret" (captures), or "dump" (bare files).
+        manifest: The capture's manifest, or one inferred from the files (then `unknown` lists what is not
+            known).
+        notes: What a reader of the results must know: choices made, files changed, facts unknown.
+        dump_dir: Folder of the compiler's dump.
+    """
+
+    path: Path
+    kind: str
+    manifest: dict[str, Any]
+    dump_dir: Path
+    notes: list[str] = field(default_factory=list)
+    _programs: list[DumpProgram] = field(default_factory=list)
+    _choice: Choice | None = None
+
+    def programs(self) -> list[DumpProgram]:
+        """Every program of the dump, oldest first, identical recompiles folded."""
+        return list(self._programs)
+
+    def kernel_program(self) -> DumpProgram:
+        """The program that reports are about: the same one for the same files; `notes` says why."""
+        assert self._choice is not None
+        return self._choice.program
+
+    @property
+    def cache_dir(self) -> Path:
+        """Folder for derived files, made when asked for: `.cache` in a capture, else the user's cache."""
+        return _cache_dir(self.path, inside=self.kind in KINDS)
+
+    def source_file(self, path: str) -> Path | None:
+        """The copy of a source file as it was when compiled, else the file itself, else None."""
+        if self.kind in KINDS:
+            for row in self.manifest.get("sources", []):
+                if row.get("path") == path:
+                    stored = _inside(self.path, row.get("file"))
+                    if stored.is_file():
+                        return stored
+        return Path(path) if Path(path).is_file() else None
+
+
+def open_capture(path: Path | str, *, program: str | None = None, chip: str | None = None) -> Capture:
+    """Open a capture folder, a bare dump folder or a bare bundles file.
+
+    Args:
+        path: What the user pointed at.
+        program: Take this program as the kernel, instead of the choice of `choose_kernel`.
+        chip: The chip, where the files do not tell it or tell it wrong.
+
+    Raises:
+        InputError: nothing to analyze there; the message says what is there and what to do.
+        UsageError: there is no program of that name.
+    """
+    path = Path(path).expanduser()
+    if not path.exists():
+        raise InputError(path, "does not exist", "Check the path.")
+    try:
+        if path.is_dir():
+            capture = _open_folder(path)
+        elif path.name == "manifest.json":
+            capture = _open_capture_folder(path.parent)
+        else:
+            capture = _open_file(path)
+        _choose(capture, program)
+        _describe(capture, chip)
+    except OSError as error:
+        raise InputError(
+            error.filename or path, f"cannot be read ({error.strerror})", "Check its permissions."
+        ) from error
+    return capture
+
+
+def _open_folder(path: Path) -> Capture:
+    if (path / "manifest.json").exists():
+        return _open_capture_folder(path)
+    programs = find_programs(path)
+    if programs:
+        return Capture(path, "dump", {}, path, _programs=programs)
+    below = sorted(
+        {p.parent for depth in ("*", "*/*") for p in path.glob(f"{depth}/*final_bundles.txt") if _real(p)}
+    )
+    if len(below) == 1:
+        note = f"no manifest in {path}: read the dump in {below[0].relative_to(path)}/ below it"
+        return Capture(path, "dump", {}, below[0], [note], find_programs(below[0]))
+    if below:
+        names = ", ".join(str(b.relative_to(path)) for b in below[:6])
+        raise InputError(path, f"holds {len(below)} dumps ({names})", "Point at one of them.")
+    raise InputError(path, _what_instead(path), f"{_HOW_TO_DUMP}.")
+
+
+def _open_file(path: Path) -> Capture:
+    if not is_bundles(path) or "schedule-analysis" in path.name:
+        kind = pose(path) or "no final bundles, and nothing else that is known"
+        raise InputError(
+            path, f"is {kind}", "Point at a file that ends in -final_bundles.txt, or at its folder."
+        )
+    return Capture(path, "dump", {}, path.parent, _programs=[program_of_file(path)])
+
+
+def _open_capture_folder(path: Path) -> Capture:
+    manifest = read_manifest(path)
+    notes = [str(n) for n in manifest["notes"]]
+    notes += _compare_files(path, manifest["files"])
+    dump = path / "dump"
+    if not dump.is_dir():
+        raise InputError(path, "the capture has no dump folder", "It is damaged: compile again.")
+    programs = find_programs(dump)
+    if not programs:
+        raise InputError(dump, _what_instead(dump), "The capture is damaged: compile again.")
+    return Capture(path, manifest["kind"], manifest, dump, notes, programs)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Read and check `manifest.json` of the capture folder `path`.
+
+    Raises:
+        InputError: not JSON, no manifest of ours, of a newer version, or with paths that leave the capture.
+    """
+    file = path / "manifest.json"
+    again = "Compile again, or point at its dump/ folder to read it without the manifest."
+    try:
+        manifest = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise InputError(file, f"is damaged, not JSON ({error})", again) from error
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("schema_version"), int):
+        raise InputError(file, "is not a manifest of a capture (no schema_version)", again)
+    if manifest["schema_version"] > SCHEMA_VERSION:
+        raise InputError(
+            file,
+            f"has schema version {manifest['schema_version']}; this megascope reads up to {SCHEMA_VERSION}",
+            "Update megascope.",
+        )
+    if manifest.get("kind") not in KINDS:
+        raise InputError(file, f"has the unknown kind {manifest.get('kind')!r}", again)
+    for name, types in _FIELDS.items():
+        default = types() if isinstance(types, type) else None
+        value = manifest.setdefault(name, default)
+        if not isinstance(value, types) or isinstance(value, bool):
+            raise InputError(file, f"is damaged: {name} is a {type(value).__name__}", again)
+    for row in [*manifest["operands"], *manifest["sources"]]:
+        if not isinstance(row, dict):
+            raise InputError(file, f"is damaged: an entry is a {type(row).__name__}", again)
+    for name in [*manifest["files"], *(r.get("file") for r in manifest["sources"])]:
+        _inside(path, name)
+    return manifest
+
+
+def _inside(root: Path, name: object) -> Path:
+    """`root/name`, refused where it leaves `root` (by `..`, an absolute path or a symbolic link)."""
+    pure = PurePosixPath(name) if isinstance(name, str) else None
+    path = root / str(pure)
+    if (
+        pure is None
+        or pure.is_absolute()
+        or ".." in pure.parts
+        or "\0" in str(pure)
+        or not path.resolve().is_relative_to(root.resolve())
+    ):
+        raise InputError(
+            root / "manifest.json",
+            f"names a file outside the capture ({name!r})",
+            "It is refused: do not trust it.",
+        )
+    return path
+
+
+def _compare_files(root: Path, files: Mapping[str, Any]) -> list[str]:
+    """Notes on files that are gone or differ from what the manifest says of them."""
+    missing, changed = [], []
+    for name, said in files.items():
+        path = _inside(root, name)
+        if not path.is_file():
+            missing.append(name)
+        elif isinstance(said, Mapping) and not _same(path, said):
+            changed.append(name)
+    notes = []
+    if missing:
+        notes.append(f"missing from the capture: {_list(missing)}")
+    if changed:
+        notes.append(
+            f"changed since the capture was written: {_list(changed)}; the results are of the changed files"
+        )
+    return notes
+
+
+def _same(path: Path, said: Mapping[str, Any]) -> bool:
+    if said.get("bytes") is not None and said["bytes"] != path.stat().st_size:
+        return False
+    with path.open("rb") as stream:
+        return said.get("sha256") in (None, hashlib.file_digest(stream, "sha256").hexdigest())
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _what_instead(folder: Path) -> str:
+    """What a folder without bundles holds, as a fault."""
+    posing = [p for p in sorted(folder.iterdir()) if p.is_file() and p.name.endswith("final_bundles.txt")]
+    for file in posing:
+        kind = pose(file)
+        if "schedule-analysis" not in file.name or len(posing) == 1:
+            return f"holds no final bundles: {file.name} is {kind or 'something else'}"
+    if posing:
+        return (
+            f"holds no final bundles, only {len(posing)} schedule analyses (counts of bundles, not bundles)"
+        )
+    count = sum(1 for _ in folder.iterdir())
+    return f"holds no final bundles ({count} other entries)" if count else "is an empty folder"
+
+
+def _real(path: Path) -> bool:
+    return "schedule-analysis" not in path.name and path.is_file() and is_bundles(path)
+
+
+def _choose(capture: Capture, name: str | None) -> None:
+    if name is None and capture.kind in KINDS and capture.manifest.get("program"):
+        known = {p.name for p in capture.programs()}
+        name_in_manifest = capture.manifest["program"]
+        if name_in_manifest in known:
+            choice = choose_kernel(capture.programs(), name_in_manifest)
+            capture._choice = Choice(choice.program)
+            return
+        capture.notes.append(f"the manifest's program {name_in_manifest} is not in the dump")
+    try:
+        capture._choice = choose_kernel(capture.programs(), name)
+    except KeyError as error:
+        raise UsageError(
+            f"program {name}", f"not in {capture.path}", f"There are: {error.args[0]}."
+        ) from None
+    capture.notes += capture._choice.notes
+
+
+def _describe(capture: Capture, chip: str | None) -> None:
+    """Fill in what the manifest lacks from the files, and note what stays unknown."""
+    program = capture.kernel_program()
+    manifest = capture.manifest
+    if capture.kind not in KINDS:
+        hlo = program.companions.get("TLP-hlo")
+        module = read_module(hlo) if hlo else None
+        manifest |= {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "dump",
+            "inferred": True,
+            "kernel": program.name.split(".")[0] if program.stem else program.name,
+            "program": program.name,
+            "model": None,
+            "batch": None,
+            "context": None,
+            "chip": None,
+            "topology": None,
+            "cores": module.partitions if module else None,
+            "probe_level": None,
+            "versions": {},
+            "flags": [],
+            "git": None,
+            "operands": describe_operands(program.bundles, program.name, module),
+            "scenario": None,
+            "facts": {},
+            "copy_names": [],
+            "sources": [],
+            "files": {},
+            "notes": [],
+        }
+    if chip is not None:
+        if manifest["chip"] not in (None, chip):
+            capture.notes.append(f"chip {chip} as asked; the manifest says {manifest['chip']}")
+        manifest["chip"] = chip
+    elif manifest["chip"] is None:
+        manifest["chip"], why = infer_chip(program.bundles, program.companions)
+        capture.notes.append(
+            f"chip {manifest['chip']} inferred from {why}" if manifest["chip"] else f"chip unknown: {why}"
+        )
+    if manifest.get("inferred"):
+        names = ("model", "batch", "context", "chip", "topology", "cores", "probe_level")
+        manifest["unknown"] = [n for n in names if manifest[n] is None]
+        if manifest["unknown"]:
+            capture.notes.append(f"no manifest; unknown: {', '.join(manifest['unknown'])}")
+
+
+def _cache_dir(path: Path, inside: bool) -> Path:
+    """A writable folder for derived files; falls back to the user's cache, then to the temporary folder."""
+    key = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+    home = os.environ.get("XDG_CACHE_HOME")
+    base = Path(home) if home and Path(home).is_absolute() else Path("~/.cache").expanduser()
+    candidates = [path / ".cache"] if inside else []
+    candidates += [base / "megascope" / key, Path(tempfile.gettempdir()) / f"megascope-{os.getuid()}" / key]
+    for candidate in candidates:
+        try:
+            candidate.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(candidate, os.W_OK):
+            return candidate
+    raise InputError(
+        candidates[-1], "no folder for derived files can be written", "Set XDG_CACHE_HOME to one."
+    )

@@ -1,0 +1,96 @@
+"""The verbs of the profiler: `compile`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the profiler's verbs to the application."""
+    app.command("compile")(compile_verb)
+
+
+def compile_verb(
+    target: Annotated[str, typer.Argument(help="A kernel (mlp) or path/to/file.py:build.")],
+    *,
+    out: Annotated[Path, typer.Option("-o", "--output", help="Folder for the capture.")],
+    topology: Annotated[
+        str | None,
+        typer.Option(help="Slice in chips: 2x2x1, or with its chip, tpu7x:2x2x1. [default: 4 chips]"),
+    ] = None,
+    chip: Annotated[str | None, typer.Option(help="tpu7x (default), v6e, v5p or v5e.")] = None,
+    level: Annotated[str, typer.Option(help="Instrumentation: off or regions.")] = "regions",
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Option of the kernel; repeat as needed."),
+    ] = None,
+    flag: Annotated[
+        list[str] | None, typer.Option(help="One more flag for libtpu; repeat as needed.")
+    ] = None,
+    keep_all_passes: Annotated[bool, typer.Option(help="Dump every compiler pass (slow, large).")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the capture if it is there.")] = False,
+    timeout: Annotated[float, typer.Option(help="Stop the compile after this many seconds.")] = 1800.0,
+) -> None:
+    """Compile a kernel for a TPU that need not be there, and write a capture."""
+    from profiler.compile import CompileRequest, compile_kernel
+    from profiler.topology import parse_topology
+
+    request = CompileRequest(
+        target=target,
+        topology=parse_topology(topology, chip),
+        level=check_level(level),
+        options=parse_options(option or []),
+        extra_flags=tuple(flag or ()),
+        keep_all_passes=keep_all_passes,
+        timeout_seconds=timeout,
+    )
+    _say(f"compiling {target} for {request.topology.name} ({request.topology.devices} cores), level {level}")
+    manifest = compile_kernel(request, out, force=force, progress=lambda text: _say(f"  {text}"))
+    for note in manifest["notes"]:
+        _say(f"note: {note}")
+    seconds = manifest["seconds"]
+    _say(f"compiled {manifest['program']} in {seconds['total']:.1f} s")
+    print(out)
+
+
+def check_level(level: str) -> str:
+    """The level, if there is one of that name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    from analyzer.errors import UsageError
+    from profiler.flags import LEVELS
+
+    if level not in LEVELS:
+        raise UsageError(f"--level {level}", "no such level", f"Levels: {', '.join(LEVELS)}.")
+    return level
+
+
+def parse_options(pairs: list[str]) -> dict[str, Any]:
+    """`NAME=VALUE` pairs as keyword options; values that read as JSON (`4`, `true`) are, others are text.
+
+    Raises:
+        UsageError: a pair without `=` or with a name that cannot be a keyword.
+    """
+    import json
+
+    from analyzer.errors import UsageError
+
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"--set {pair}", "not of the form NAME=VALUE", "For example --set layers=4.")
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value
+    return options
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

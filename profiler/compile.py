@@ -1,0 +1,246 @@
+"""Compiles a kernel for a TPU that need not be there, in a child process, and writes a capture."""
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from analyzer.errors import InputError, UsageError
+from profiler import diagnose
+from profiler.flags import compile_environment, libtpu_flags
+from profiler.manifest import compile_manifest, write_manifest
+from profiler.topology import Topology
+
+_PROJECT = Path(__file__).resolve().parents[1]
+# -P: the working folder must not shadow modules; the project's own root joins the path where it is
+# not installed.
+_BOOT = (
+    "import sys; root = sys.argv.pop(1); root in sys.path or sys.path.insert(0, root); "
+    "from profiler.child import main; sys.exit(main(*sys.argv[1:]))"
+)
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRequest:
+    """What to compile and how.
+
+    Attributes:
+        target: A kernel of the registry (`mlp`) or `path/to/file.py:function`.
+        topology: The slice to compile for.
+        level: Instrumentation level, "off" or "regions".
+        options: Keyword options for the kernel's builder.
+        extra_flags: More flags for libtpu; they win over ours.
+        keep_all_passes: Dump every compiler pass.
+        timeout_seconds: The compile is stopped after this time.
+    """
+
+    target: str
+    topology: Topology
+    level: str = "regions"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    extra_flags: Sequence[str] = ()
+    keep_all_passes: bool = False
+    timeout_seconds: float = 1800.0
+
+
+def compile_kernel(
+    request: CompileRequest, out: Path, *, force: bool = False, progress: Progress = lambda _: None
+) -> dict[str, Any]:
+    """Compile and write the capture `out`; returns its manifest.
+
+    The capture is written beside `out` and renamed when complete. A compile that fails leaves its log
+    as `OUT.compile.log` and nothing else.
+
+    Raises:
+        UsageError: `out` exists and `force` is not set, or libtpu refuses the topology or a flag.
+        InputError: the kernel cannot be loaded or compiled; the message is the compiler's own.
+    """
+    out = out.expanduser().absolute()
+    check_output(out, force)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    failed_log = out.with_name(out.name + ".compile.log")
+    failed_log.unlink(missing_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent))
+    temporary.chmod(0o755)
+    try:
+        log = temporary / "compile.log"
+        try:
+            manifest = _fill(request, temporary, failed_log, progress)
+        except BaseException:
+            if log.is_file():
+                shutil.copyfile(log, failed_log)
+            raise
+        write_manifest(temporary, manifest)
+        publish(temporary, out)
+    except OSError as error:
+        raise InputError(
+            out, f"cannot write the capture: {error.strerror or error}", "Check the folder and the disk."
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return manifest
+
+
+def check_output(out: Path, force: bool) -> None:
+    """Refuse to write over something.
+
+    Raises:
+        UsageError: `out` is there and `force` is not set, or it is something that is not a capture.
+    """
+    if not out.exists():
+        return
+    if out.is_dir() and not any(out.iterdir()):
+        return
+    if not (out / "manifest.json").is_file():
+        raise UsageError(
+            out, "exists and is not a capture, so it is not replaced", "Name another folder with -o."
+        )
+    if not force:
+        raise UsageError(out, "exists", "Give --force to replace it, or name another folder with -o.")
+
+
+def publish(temporary: Path, out: Path) -> None:
+    """Move a complete folder to its name; what had the name goes only once the new one is in place."""
+    if not out.exists():
+        temporary.rename(out)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".old", dir=out.parent))
+    out.rename(old / "old")
+    try:
+        temporary.rename(out)
+    except OSError:
+        (old / "old").rename(out)
+        raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _fill(request: CompileRequest, capture: Path, shown_log: Path, progress: Progress) -> dict[str, Any]:
+    hlo = capture / "hlo"
+    hlo.mkdir()
+    # libtpu splits its flags at white space, so a dump cannot go to a path that has some.
+    splits = len(str(capture).split()) > 1
+    dump = Path(tempfile.mkdtemp(prefix="megascope-")) if splits else capture / "dump"
+    dump.mkdir(exist_ok=True)
+    try:
+        flags = libtpu_flags(dump, request.level, request.keep_all_passes, request.extra_flags)
+        result = _run_child(request, flags, capture, shown_log, progress)
+        if splits:
+            shutil.copytree(dump, capture / "dump")
+    finally:
+        if splits:
+            shutil.rmtree(dump, ignore_errors=True)
+    if not any((capture / "dump").glob("*final_bundles.txt")):
+        raise diagnose.empty_dump(request.target, result, capture / "compile.log", shown_log)
+    for text in sorted((capture / "dump").glob("*TLP-hlo.txt")):
+        shutil.copyfile(text, hlo / text.name)
+    progress("writing the capture")
+    public_flags = [f.replace(str(dump), "CAPTURE/dump") for f in flags]
+    return compile_manifest(request, capture, result, public_flags)
+
+
+def _run_child(
+    request: CompileRequest, flags: Sequence[str], capture: Path, shown_log: Path, progress: Progress
+) -> dict[str, Any]:
+    asked = {
+        "target": request.target,
+        "topology": request.topology.name,
+        "level": request.level,
+        "options": dict(request.options),
+        "hlo": str(capture / "hlo"),
+    }
+    with tempfile.NamedTemporaryFile("w", prefix="megascope-", suffix=".json") as request_file:
+        json.dump(asked, request_file)
+        request_file.flush()
+        read_end, write_end = os.pipe()
+        with (capture / "compile.log").open("wb") as log:
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-c", _BOOT, str(_PROJECT), request_file.name, str(write_end)],
+                env=compile_environment(flags),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=(write_end,),
+                start_new_session=True,
+            )
+        os.close(write_end)
+        try:
+            return _follow(child, read_end, _Logs(capture / "compile.log", shown_log), request, progress)
+        finally:
+            os.close(read_end)
+            if child.poll() is None:
+                _end(child)
+
+
+def _follow(
+    child: subprocess.Popen[bytes],
+    events: int,
+    logs: "_Logs",
+    request: CompileRequest,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Read the child's events until it ends; its result, or the error that says what went wrong."""
+    deadline = time.monotonic() + request.timeout_seconds
+    stage, buffer, result = "start", b"", None
+    with selectors.DefaultSelector() as selector:
+        selector.register(events, selectors.EVENT_READ)
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise diagnose.timeout(request.target, request.timeout_seconds, stage, logs.shown)
+            if not selector.select(min(left, 10.0)):
+                progress(f"{stage}: still running")
+                continue
+            chunk = os.read(events, 1 << 16)
+            if not chunk:
+                break
+            *lines, buffer = (buffer + chunk).split(b"\n")
+            for line in lines:
+                event = json.loads(line)
+                if event["event"] == "stage":
+                    stage = event["stage"]
+                    progress(stage)
+                elif event["event"] == "failure":
+                    raise diagnose.failure(request.target, event, logs.shown)
+                else:
+                    result = event
+    try:
+        code = child.wait(timeout=max(5.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise diagnose.timeout(request.target, request.timeout_seconds, stage, logs.shown) from None
+    if result is None:
+        raise diagnose.death(request.target, code, stage, logs.written, logs.shown)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Logs:
+    """Where the log is being written, and where the user will find it if the compile fails."""
+
+    written: Path
+    shown: Path
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Stop the child and whatever it started: it leads its own process group."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(child.pid, number)
+        except ProcessLookupError:
+            return
+        try:
+            child.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            continue
+        return
