@@ -71,6 +71,7 @@ def _compile(request: Mapping[str, Any], report: _Reporter) -> dict[str, Any]:
     from jax.experimental import topologies
 
     from megakernels.hooks import copy_names, instrument
+    from profiler.source_lines import keep_every_line
 
     def count_cache_hits(event: str, **_: Any) -> None:
         result["cache_hits"] += event == "/jax/compilation_cache/cache_hits"
@@ -99,6 +100,7 @@ def _compile(request: Mapping[str, Any], report: _Reporter) -> dict[str, Any]:
     jax.config.update("jax_enable_compilation_cache", False)  # a user's file may have turned it on
     with jax.set_mesh(mesh):
         report.enter("trace")
+        result["exact_source_lines"] = keep_every_line()
         traced = time.monotonic()
         lowered = jax.jit(instrument(function, request["level"])).lower(*arguments)
         report.enter("compile")
