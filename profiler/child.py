@@ -5,8 +5,11 @@ tells its parent what it does in JSON lines on file descriptor FD. Its own outpu
 log that the parent gave it as stdout and stderr.
 """
 
+import contextlib
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -17,6 +20,7 @@ from typing import Any
 from profiler.load import TargetError, call_builder, check_return, find_target
 
 _PROJECT = Path(__file__).resolve().parents[1]
+_STDLIB = Path(os.__file__).parent
 
 
 class _Reporter:
@@ -39,6 +43,7 @@ class _Reporter:
 
 def main(request_path: str, descriptor: str) -> int:
     """Compile what the request names; the exit code is 0 where the parent got a result."""
+    _die_with_parent()
     report = _Reporter(int(descriptor))
     request = json.loads(Path(request_path).read_text())
     try:
@@ -166,7 +171,7 @@ def _as_global(built: Any, mesh: Any) -> tuple[Any, tuple[Any, ...], dict[str, A
     def placed(argument: Any, spec: Any) -> Any:
         if not hasattr(argument, "shape") or not hasattr(argument, "dtype"):
             raise TargetError(
-                f"an argument is a {type(argument).__name__}, not a jax.ShapeDtypeStruct",
+                f"an argument is of type {type(argument).__name__}, not a jax.ShapeDtypeStruct",
                 "Give shapes and dtypes only.",
             )
         sharding = NamedSharding(mesh, spec) if spec is not None else getattr(argument, "sharding", None)
@@ -258,27 +263,50 @@ def _user_sources(file: Path | None) -> list[str]:
 
 
 def user_frame(error: BaseException) -> str | None:
-    """`file:line` of the innermost frame that is the user's own code, None where there is none."""
-    place = None
+    """`file:line` of the user's own code that failed, None where none is to be found.
+
+    It is the innermost user frame of the traceback; a fault found while lowering has none, and there the
+    equation being lowered knows its line.
+    """
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
         seen.add(id(current))
-        for frame, line in traceback.walk_tb(current.__traceback__):
-            name = frame.f_code.co_filename
-            ours = Path(name).is_relative_to(_PROJECT / "profiler")
-            if not ours and not name.startswith("<") and not _is_library(name):
-                place = f"{name}:{line}"
-        if place:
-            return place
+        frames = [(frame, line) for frame, line in traceback.walk_tb(current.__traceback__)]
+        for frame, line in reversed(frames):
+            place = _line_of_equation(frame.f_locals.get("eqn"))
+            if place is None and _is_users(frame.f_code.co_filename):
+                place = f"{frame.f_code.co_filename}:{line}"
+            if place:
+                return place
         current = current.__cause__ or current.__context__
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}"
-    return place
+    return None
 
 
-def _is_library(name: str) -> bool:
-    return "site-packages" in name or "dist-packages" in name or name.startswith(os.path.dirname(os.__file__))
+def _line_of_equation(equation: Any) -> str | None:
+    """`file:line` of a JAX equation; its place in JAX is private, so any surprise means None."""
+    try:
+        from jax._src import source_info_util
+
+        frame = source_info_util.user_frame(equation.source_info.traceback)
+        return f"{frame.file_name}:{frame.start_line}" if frame and _is_users(frame.file_name) else None
+    except Exception:
+        return None
+
+
+def _is_users(name: str) -> bool:
+    path = Path(name)
+    ours = path.is_relative_to(_PROJECT / "profiler") or path == _PROJECT / "megakernels" / "hooks.py"
+    library = {"site-packages", "dist-packages"} & set(path.parts) or path.is_relative_to(_STDLIB)
+    return not (ours or library or name.startswith("<"))
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to end this process when its parent is gone; elsewhere a write to the parent fails soon."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def _message(error: BaseException) -> str:

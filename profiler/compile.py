@@ -8,13 +8,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analyzer.errors import InputError, UsageError
+from analyzer.errors import InputError, MegascopeError, UsageError
 from profiler import diagnose
 from profiler.flags import compile_environment, libtpu_flags
 from profiler.manifest import compile_manifest, write_manifest
@@ -67,29 +69,63 @@ def compile_kernel(
         InputError: the kernel cannot be loaded or compiled; the message is the compiler's own.
     """
     out = out.expanduser().absolute()
+    failed_log = out.with_name(out.name + ".compile.log")
+    try:
+        with capture_folder(out, force) as temporary:
+            failed_log.unlink(missing_ok=True)
+            try:
+                manifest = fill_capture(request, temporary, failed_log, progress)
+            except MegascopeError as error:
+                if str(failed_log) in str(error) and (temporary / "compile.log").is_file():
+                    shutil.copyfile(temporary / "compile.log", failed_log)
+                raise
+            write_manifest(temporary, manifest)
+    except OSError as error:
+        raise cannot_write(out, error) from error
+    return manifest
+
+
+@contextmanager
+def capture_folder(out: Path, force: bool) -> Iterator[Path]:
+    """A folder to write a capture in, beside `out`; it becomes `out` when the block ends well, else it goes.
+
+    Raises:
+        UsageError: `out` is there already and `force` is not set, or is no capture.
+    """
     check_output(out, force)
     out.parent.mkdir(parents=True, exist_ok=True)
-    failed_log = out.with_name(out.name + ".compile.log")
-    failed_log.unlink(missing_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent))
     temporary.chmod(0o755)
     try:
-        log = temporary / "compile.log"
-        try:
-            manifest = _fill(request, temporary, failed_log, progress)
-        except BaseException:
-            if log.is_file():
-                shutil.copyfile(log, failed_log)
-            raise
-        write_manifest(temporary, manifest)
-        publish(temporary, out)
-    except OSError as error:
-        raise InputError(
-            out, f"cannot write the capture: {error.strerror or error}", "Check the folder and the disk."
-        ) from error
+        with _terminate_as_exception():
+            yield temporary
+            check_output(out, force)
+            publish(temporary, out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return manifest
+
+
+def cannot_write(out: Path, error: OSError) -> InputError:
+    """The error for a capture that the file system does not take."""
+    reason = error.strerror or str(error)
+    return InputError(out, f"cannot write the capture: {reason}", "Check the folder and the disk space.")
+
+
+@contextmanager
+def _terminate_as_exception() -> Iterator[None]:
+    """Let SIGTERM unwind the stack, so that the child ends and the temporary folder goes."""
+
+    def stop(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def check_output(out: Path, force: bool) -> None:
@@ -126,7 +162,20 @@ def publish(temporary: Path, out: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _fill(request: CompileRequest, capture: Path, shown_log: Path, progress: Progress) -> dict[str, Any]:
+def fill_capture(
+    request: CompileRequest, capture: Path, shown_log: Path, progress: Progress
+) -> dict[str, Any]:
+    """Compile into the folder `capture` and return the manifest, which is not written yet.
+
+    Args:
+        request: What to compile.
+        capture: An empty folder.
+        shown_log: Where error messages say that the log is.
+        progress: Called with what is being done.
+
+    Raises:
+        UsageError, InputError: as `compile_kernel`.
+    """
     hlo = capture / "hlo"
     hlo.mkdir()
     # libtpu splits its flags at white space, so a dump cannot go to a path that has some.
@@ -192,7 +241,7 @@ def _follow(
 ) -> dict[str, Any]:
     """Read the child's events until it ends; its result, or the error that says what went wrong."""
     deadline = time.monotonic() + request.timeout_seconds
-    stage, buffer, result = "start", b"", None
+    stage, buffer, result, failure = "start", b"", None, None
     with selectors.DefaultSelector() as selector:
         selector.register(events, selectors.EVENT_READ)
         while True:
@@ -212,13 +261,15 @@ def _follow(
                     stage = event["stage"]
                     progress(stage)
                 elif event["event"] == "failure":
-                    raise diagnose.failure(request.target, event, logs.shown)
+                    failure = event
                 else:
                     result = event
     try:
         code = child.wait(timeout=max(5.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         raise diagnose.timeout(request.target, request.timeout_seconds, stage, logs.shown) from None
+    if failure is not None:
+        raise diagnose.failure(request.target, failure, logs.shown)
     if result is None:
         raise diagnose.death(request.target, code, stage, logs.written, logs.shown)
     return result

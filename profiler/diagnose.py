@@ -12,7 +12,7 @@ _MAX_MESSAGE = 900
 _MIB = 1 << 20
 _WHAT = {
     "start": "JAX did not start",
-    "topology": "libtpu does not know this topology",
+    "topology": "libtpu did not start",
     "load": "the file could not be imported",
     "build": "build() failed",
     "check": "build() returned what cannot be compiled",
@@ -31,14 +31,18 @@ def failure(target: str, event: Mapping[str, Any], log: Path) -> MegascopeError:
         log: Where the full log is kept.
     """
     stage = str(event.get("stage"))
+    of_registry = ".py" not in target
     if event.get("cure"):
-        return InputError(target, str(event["message"]).rstrip("."), str(event["cure"]))
+        error = UsageError if of_registry else InputError
+        return error(target, str(event["message"]).rstrip("."), str(event["cure"]))
     message = shorten(str(event.get("message") or "no message"))
     kind = str(event.get("type"))
-    if stage == "topology":
+    if stage == "build" and of_registry and kind in ("ValueError", "TypeError"):
+        return UsageError(f"{target} --set", message.rstrip("."), "See docs/compile.md for its options.")
+    if stage == "topology" and "INVALID_ARGUMENT" in message:
         return UsageError(
             "--topology",
-            f"{_WHAT[stage]}: {message.rstrip('.')}",
+            f"libtpu does not know it: {message.rstrip('.')}",
             "Try 2x2x1 (tpu7x, v5p) or 2x2 (v6e, v5e).",
         )
     said = message if kind in ("JaxRuntimeError", "XlaRuntimeError") else f"{kind}: {message}"
@@ -143,6 +147,8 @@ def _cure(stage: str, message: str) -> str:
         return "The operands do not fit in the memory of one core: fewer layers, or more cores. "
     if stage in ("load", "build"):
         return "Mend the file. "
+    if stage in ("start", "topology"):
+        return "Check the installation of jax[tpu] with `megascope doctor`. "
     return ""
 
 

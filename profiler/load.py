@@ -18,6 +18,9 @@ SHAPE_OF_RETURN = (
     "arguments a tuple of jax.ShapeDtypeStruct and mesh_axes a dict of axis name to size"
 )
 
+# Parameters of builders that other arguments of the command decide.
+_NOT_OPTIONS = ("level", "interpret")
+
 
 class TargetError(Exception):
     """The target cannot be turned into a kernel: `fault` says what is wrong, `cure` what to do."""
@@ -63,9 +66,7 @@ def find_target(text: str) -> Target:
             f"Functions there: {', '.join(sorted(callables)[:12]) or 'none'}. {SHAPE_OF_RETURN}.",
         )
     if not callable(builder):
-        raise TargetError(
-            f"{function!r} in {file} is a {type(builder).__name__}, not a function", SHAPE_OF_RETURN + "."
-        )
+        raise TargetError(f"{function!r} in {file} is {_a(builder)}, not a function", SHAPE_OF_RETURN + ".")
     return Target(file.stem, builder, file)
 
 
@@ -80,13 +81,13 @@ def call_builder(target: Target, options: Mapping[str, Any], offered: Mapping[st
     parameters = signature.parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     named = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    if target.file is None:
-        named += list(offered)  # every kernel of the registry takes them
+    if target.file is None and takes_any:
+        named += [n for n in offered if n not in named]  # every kernel of the registry takes them
     unknown = [] if takes_any else sorted(set(options) - set(named))
     if unknown:
         raise TargetError(
             f"{target.name} takes no option {', '.join(unknown)}",
-            f"Options of this kernel: {', '.join(named) or 'none'}.",
+            f"Options of this kernel: {', '.join(n for n in named if n not in _NOT_OPTIONS) or 'none'}.",
         )
     arguments = {k: v for k, v in offered.items() if k in named} | dict(options)
     try:
@@ -131,20 +132,22 @@ def check_return(value: Any) -> KernelBuild | tuple[Any, ...]:
     if isinstance(value, KernelBuild):
         return value
     if not isinstance(value, tuple) or len(value) not in (3, 4):
-        what = f"a tuple of {len(value)}" if isinstance(value, tuple) else f"a {type(value).__name__}"
+        what = f"a tuple of {len(value)}" if isinstance(value, tuple) else _a(value)
         raise TargetError(f"build() returned {what}", SHAPE_OF_RETURN + ".")
     function, arguments, axes = value[:3]
     if not callable(function):
-        raise TargetError(
-            f"build() returned a {type(function).__name__} as the function", SHAPE_OF_RETURN + "."
-        )
+        raise TargetError(f"build() returned {_a(function)} as the function", SHAPE_OF_RETURN + ".")
     if not isinstance(arguments, tuple | list):
-        raise TargetError(
-            f"build() returned a {type(arguments).__name__} as the arguments", SHAPE_OF_RETURN + "."
-        )
+        raise TargetError(f"build() returned {_a(arguments)} as the arguments", SHAPE_OF_RETURN + ".")
     if not isinstance(axes, Mapping) or not all(
         isinstance(k, str) and isinstance(v, int) and not isinstance(v, bool) and v > 0
         for k, v in axes.items()
     ):
         raise TargetError(f"build() returned mesh axes {axes!r}", SHAPE_OF_RETURN + ".")
     return value
+
+
+def _a(value: object) -> str:
+    """The type of a value with its article: "an int"."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
