@@ -25,7 +25,7 @@ UNKNOWN = "unknown"
 TITLES = {
     ISSUED_LATE: "next copy issued late, its buffer was free",
     BUFFER_NOT_FREE: "next copy waited for its buffer",
-    LATENCY: "latency of a copy issued just before its bytes were due",
+    LATENCY: "latency of the next copy, which could not have been issued earlier",
     ISSUE_UNEXPLAINED: "next copy not issued yet (when its buffer was free is unknown)",
     RAMP: "ramp: before the first bytes",
     DRAIN: "drain: after the last bytes",
@@ -40,10 +40,11 @@ class Bubble:
 
     Attributes:
         cause: one of the constants of this module; the largest part decides.
-        not_free_ps: the buffer of the next copy was in use. late_ps: it was free and the copy not issued.
-        not_issued_ps: the copy was not issued and it is unknown when its buffer was free.
-        latency_ps: the copy was issued and bytes did not move yet. The four add up to duration_ps, except in
-            a drain, which no copy ends.
+        late_ps: how much shorter the bubble had been, had the next copy been issued when its buffer was free.
+        not_free_ps: its buffer was still in use.
+        not_issued_ps: it was not issued, and it is unknown when its buffer was free.
+        latency_ps: the rest: latency that an issue at the earliest moment would leave open. The four add up
+            to duration_ps, except in a drain, which no copy ends.
         lateness_ps: issued_ps - free_ps of the next copy, also the part outside the bubble; None if unknown.
         ran: what the core did meanwhile, in ps: "mxu", "other work", "dma wait", "ici wait", "other wait",
             "idle".
@@ -131,16 +132,15 @@ def find_bubbles(core: CoreStep) -> list[Bubble]:
         if row >= len(moving):
             result.append(_last_bubble(core, (start, end), places[index], ran[index]))
             continue
-        issue = min(max(int(issued[row]), start), end)
-        latency, waiting = end - issue, issue - start
         not_free = late = not_issued = 0
         lateness = None
         if free_known[row]:
-            freed = min(max(int(free_at[row]), start), issue)
-            not_free, late = freed - start, issue - freed
             lateness = max(int(issued[row]) - int(free_at[row]), 0)
+            late = min(lateness, end - start)
+            not_free = min(max(int(free_at[row]) - start, 0), end - start - late)
         else:
-            not_issued = waiting
+            not_issued = min(max(int(issued[row]) - start, 0), end - start)
+        latency = end - start - late - not_free - not_issued
         parts = {
             LATENCY: latency,
             BUFFER_NOT_FREE: not_free,

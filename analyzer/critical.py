@@ -141,7 +141,7 @@ def verdict(core: CoreStep, parts: dict[str, int]) -> tuple[str, str]:
     second = sorted(parts, key=lambda part: -parts[part])[1]
     words = {
         HBM_BYTES: "HBM bandwidth",
-        DMA_LATENCY: "DMA latency: copies are issued too late or too few at a time",
+        DMA_LATENCY: "DMA latency (copies too late or too few)",
         COLLECTIVE: "exposed collectives",
         SIGNAL: "semaphore waits",
         UNKNOWN_WAIT: "waits of unknown cause",
@@ -151,5 +151,5 @@ def verdict(core: CoreStep, parts: dict[str, int]) -> tuple[str, str]:
     }
     sentence = f"bound by {words[largest]} ({share:.0%} of the critical path)"
     if parts[second] > 0.1 * window:
-        sentence += f", then {words[second].split(':')[0]} ({parts[second] / window:.0%})"
+        sentence += f", then {words[second].split(' (')[0]} ({parts[second] / window:.0%})"
     return largest, sentence

@@ -84,3 +84,78 @@ class TimelineBuilder:
 def build():
     """An empty timeline builder."""
     return TimelineBuilder()
+
+
+def _late_ring(build, layers=4, tiles=8, source="k.py:5"):
+    """Tiles issued one at a time after their use, though the ring is deep: the planted fault of the tests."""
+    now, free = 0, []
+    for layer in range(layers):
+        begin = now
+        for _ in range(tiles):
+            issued = now
+            copy = build.read(
+                now + 700, now + 1300, 4096, issued=issued, free_ps=free[-4] if len(free) >= 4 else 0,
+                source=source, bundle_first=32, bundle_last=33, name="w_up", layer=layer, phase="mlp",
+            )  # fmt: skip
+            build.wait(
+                now,
+                now + 1300,
+                copy,
+                source="k.py:9",
+                bundle_first=40,
+                bundle_last=40,
+                layer=layer,
+                phase="mlp",
+            )
+            build.mxu(now + 1300, now + 1600, layer=layer, phase="mlp", source="k.py:10")
+            now += 1600
+            free.append(now)
+        build.region(begin, now, "mlp", layer)
+        sent = build.send(now, now + 50, 512, layer=layer, phase="reduce", source="k.py:20")
+        got = build.receive(now + 10, now + 900, 512, layer=layer, phase="reduce", source="k.py:20")
+        build.wait(now, now + 900, got, layer=layer, phase="reduce", source="k.py:21", bundle_first=60)
+        assert sent < got
+        build.region(now, now + 900, "reduce", layer)
+        now += 900
+    return build
+
+
+@pytest.fixture
+def late_ring():
+    """The timeline builder of a step with late copies and exposed collectives."""
+    return _late_ring(TimelineBuilder())
+
+
+class FakeCapture:
+    """What `analysis.build` needs of a capture."""
+
+    def __init__(self, path="capture", **manifest):
+        self.path, self.kind, self.notes = path, "compile", []
+        self.manifest = {"kernel": "mlp", "chip": "tpu7x", "cores": 8, "batch": 8} | manifest
+
+    def kernel_program(self):
+        return self
+
+    name = "mlp.1"
+
+
+@pytest.fixture
+def make_report():
+    """Timeline builder -> (report as data), with the tpu7x machine model."""
+    from analyzer import analysis
+    from analyzer.machine import load_machine
+
+    def make(build, facts=None, capture=None):
+        given = facts or analysis.Facts(
+            static_bundles=100,
+            executed_bundles=5000,
+            scenario="default",
+            assumed_values=[{"value": 0, "source": "k.py:3"}],
+            not_understood=(2, 1000),
+            vmem_used=1 << 20,
+        )
+        machine = load_machine("tpu7x")
+        return analysis.build(build.frame(), given, capture or FakeCapture(), machine, None).report
+
+    make.capture = FakeCapture
+    return make

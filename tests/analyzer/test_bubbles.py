@@ -13,7 +13,7 @@ def test_issued_late_although_the_buffer_was_free(build):
     (bubble,) = found(build)
     assert (bubble.start_ps, bubble.duration_ps) == (10, 40)
     assert bubble.cause == bubbles.ISSUED_LATE
-    assert (bubble.late_ps, bubble.not_free_ps, bubble.latency_ps) == (35, 0, 5)
+    assert (bubble.late_ps, bubble.not_free_ps, bubble.latency_ps) == (40, 0, 0)
     assert bubble.lateness_ps == 40
     assert (bubble.source, bubble.bundles, bubble.next_name) == ("k.py:7", (70, 71), "wq")
 
@@ -28,10 +28,18 @@ def test_buffer_not_free(build):
 
 def test_latency_of_a_copy_issued_at_the_last_moment(build):
     build.read(0, 10, 1)
-    build.read(50, 60, 1, issued=9, free_ps=0)
+    build.read(50, 60, 1, issued=9, free_ps=8)
     (bubble,) = found(build)
     assert bubble.cause == bubbles.LATENCY
-    assert bubble.latency_ps == bubble.duration_ps == 40
+    assert (bubble.latency_ps, bubble.late_ps, bubble.duration_ps) == (39, 1, 40)
+
+
+def test_a_copy_issued_in_the_bubble_could_have_hidden_its_latency_too(build):
+    build.read(0, 10, 1)
+    build.read(100, 110, 1, issued=30, free_ps=-200)
+    (bubble,) = found(build)
+    assert bubble.cause == bubbles.ISSUED_LATE
+    assert (bubble.late_ps, bubble.latency_ps, bubble.lateness_ps) == (90, 0, 230)
 
 
 def test_unknown_free_time_is_not_called_late(build):

@@ -1,0 +1,136 @@
+"""Keeps what an analysis worked out beside the capture, and notices when it no longer holds.
+
+`timeline.parquet` and `analysis.json` lie in the capture's cache folder; variants (what-ifs) in folders below
+it. The key is a hash of the input files, the code of the analyzer, the machine model and the scenario. Both
+files carry it, and a checksum over each catches damage: then everything is worked out again.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from analyzer import timeline as timeline_table
+from analyzer.errors import MegascopeError
+
+if TYPE_CHECKING:
+    from analyzer.capture import Capture
+    from analyzer.machine.model import Machine
+
+VARIANTS_KEPT = 8
+_KEY = b"megascope_key"
+
+
+@cache
+def code_version() -> str:
+    """Hash of the analyzer's own source and machine files."""
+    digest = hashlib.sha256()
+    folder = Path(__file__).parent
+    for file in sorted([*folder.rglob("*.py"), *folder.rglob("*.toml")]):
+        digest.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def key_of(capture: "Capture", machine: "Machine", scenario: Mapping[str, str]) -> str:
+    """Hash of everything that the result depends on."""
+    digest = hashlib.sha256(code_version().encode())
+    program = capture.kernel_program()
+    for file in sorted({program.bundles, *program.companions.values()}):
+        digest.update(file.name.encode() + b"\0")
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    parameters = {name: p.value for name, p in sorted(machine.parameters.items())}
+    facts = [capture.manifest, capture.kind, machine.chip, parameters, dict(scenario), capture.notes]
+    digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The place of one analysis on disk."""
+
+    capture: "Capture"
+    key: str
+    variant: bool
+
+    def _folder(self) -> Path:
+        folder = self.capture.cache_dir
+        return folder / "variants" / self.key[:16] if self.variant else folder
+
+    def load(self) -> tuple[dict[str, Any], pd.DataFrame] | None:
+        """Report and timeline; None if there are none, they are of other inputs, or they are damaged."""
+        try:
+            folder = self._folder()
+            kept = json.loads((folder / "analysis.json").read_bytes())
+            if kept["key"] != self.key or kept["checksum"] != _checksum(kept["report"]):
+                return None
+            table = (folder / "timeline.parquet").read_bytes()
+            if kept["timeline_sha256"] != hashlib.sha256(table).hexdigest():
+                return None
+            import io
+
+            frame = pd.read_parquet(io.BytesIO(table))
+            if timeline_table.missing_columns(frame):
+                return None
+            return kept["report"], timeline_table.conform(frame)
+        except (OSError, ValueError, KeyError, TypeError, MegascopeError):
+            return None
+
+    def save(self, report: dict[str, Any], frame: pd.DataFrame) -> str | None:
+        """Keep a result; a note if the folder cannot be written (the result stands all the same)."""
+        try:
+            folder = self._folder()
+            folder.mkdir(parents=True, exist_ok=True)
+            table = frame.to_parquet(index=False)
+            assert isinstance(table, bytes)
+            kept = {
+                "key": self.key,
+                "checksum": _checksum(report),
+                "timeline_sha256": hashlib.sha256(table).hexdigest(),
+                "report": report,
+            }
+            write_atomically(folder / "timeline.parquet", table)
+            write_atomically(folder / "analysis.json", json.dumps(kept, allow_nan=False).encode())
+            if self.variant:
+                _prune(folder.parent)
+        except (OSError, MegascopeError) as error:
+            return f"the result was not kept for next time: {error}"
+        return None
+
+
+def _checksum(report: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(report, sort_keys=True).encode()).hexdigest()
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that a reader sees the old content or the new one, never a part.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _prune(variants: Path) -> None:
+    """Drop the oldest variants beyond the number kept."""
+    folders = sorted((p for p in variants.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime)
+    for folder in folders[:-VARIANTS_KEPT]:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,99 @@
+"""The verbs of the analyzer: `report`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+FORMATS = ("text", "json", "md")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the analyzer's verbs to the application."""
+    app.command("report")(report_verb)
+
+
+def report_verb(
+    capture: Annotated[Path, typer.Argument(help="A capture, a dump folder or a bundles file.")],
+    *,
+    output_format: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "text",
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write here instead.")] = None,
+    chip: Annotated[str | None, typer.Option(help="tpu7x, v6e, v5p, v5e: where the dump is silent.")] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option("--what-if", metavar="NAME=VALUE", help="Machine parameter: hbm.bandwidth=x2."),
+    ] = None,
+    values: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Scenario value the program reads at run time."),
+    ] = None,
+    program: Annotated[str | None, typer.Option(help="Program of the dump to take as the kernel.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Work everything out anew.")] = False,
+) -> None:
+    """Say what bounds the step, where the time goes, and which line to look at."""
+    from analyzer.errors import UsageError
+
+    if output_format not in FORMATS:
+        raise UsageError(f"--format {output_format}", "no such format", f"Formats: {', '.join(FORMATS)}.")
+    overrides, scenario = pairs("--what-if", what_if), pairs("--set", values)
+
+    from analyzer.analysis import analyze
+    from analyzer.capture import open_capture
+
+    opened = open_capture(capture, program=program, chip=chip)
+    analysis = analyze(opened, chip=chip, overrides=overrides, scenario=scenario, use_cache=not fresh)
+    write(render(analysis.report, output_format, colour=output is None and sys.stdout.isatty()), output)
+
+
+def render(report: dict[str, object], output_format: str, *, colour: bool = False) -> str:
+    """A report in one of FORMATS."""
+    if output_format == "json":
+        from analyzer.reports import json
+
+        return json.render(report)
+    if output_format == "md":
+        from analyzer.reports import markdown
+
+        return markdown.render(report)
+    from analyzer.reports import text
+
+    return text.render(report, colour=colour)
+
+
+def pairs(option: str, given: list[str] | None) -> dict[str, str]:
+    """`NAME=VALUE` arguments as a dictionary.
+
+    Raises:
+        UsageError: an argument without `=` or without a name.
+    """
+    from analyzer.errors import UsageError
+
+    result = {}
+    for pair in given or []:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"{option} {pair}", "not of the form NAME=VALUE", "Give one such as a.b=x2.")
+        result[name.strip()] = value.strip()
+    return result
+
+
+def write(text: str, output: Path | None) -> None:
+    """Text to stdout, or to a file that appears complete or not at all.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    if output is None:
+        sys.stdout.write(text)
+        return
+    from analyzer.cache import write_atomically
+    from analyzer.errors import InputError
+
+    try:
+        write_atomically(output, text.encode("utf-8", "replace"))
+    except OSError as error:
+        raise InputError(
+            output, f"cannot be written ({error.strerror or error})", "Check the folder."
+        ) from error
+    print(f"wrote {output}", file=sys.stderr)
