@@ -30,11 +30,16 @@ def compile_verb(
         list[str] | None, typer.Option(help="One more flag for libtpu; repeat as needed.")
     ] = None,
     keep_all_passes: Annotated[bool, typer.Option(help="Dump every compiler pass (slow, large).")] = False,
+    probe_effect: Annotated[
+        bool, typer.Option("--probe-effect", help="Compile at both levels and say what the markers cost.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the capture if it is there.")] = False,
     timeout: Annotated[float, typer.Option(help="Stop the compile after this many seconds.")] = 1800.0,
 ) -> None:
     """Compile a kernel for a TPU that need not be there, and write a capture."""
+    from analyzer.probe_effect import table
     from profiler.compile import CompileRequest, compile_kernel
+    from profiler.progress import Progress
     from profiler.topology import parse_topology
 
     request = CompileRequest(
@@ -47,12 +52,17 @@ def compile_verb(
         timeout_seconds=timeout,
     )
     _say(f"compiling {target} for {request.topology.name} ({request.topology.devices} cores), level {level}")
-    manifest = compile_kernel(request, out, force=force, progress=lambda text: _say(f"  {text}"))
+    with Progress() as progress:
+        manifest = compile_kernel(
+            request, out, force=force, progress=progress.show, probe_effect=probe_effect
+        )
     for note in manifest["notes"]:
         _say(f"note: {note}")
     seconds = manifest["seconds"]
     _say(f"compiled {manifest['program']} in {seconds['total']:.1f} s")
     print(out)
+    if probe_effect:
+        print("\n".join(table(manifest["probe_effect"]["counts"])))
 
 
 def check_level(level: str) -> str:

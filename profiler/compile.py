@@ -12,14 +12,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from analyzer.errors import InputError, MegascopeError, UsageError
+from analyzer.probe_effect import compare
 from profiler import diagnose
-from profiler.flags import compile_environment, libtpu_flags
-from profiler.manifest import compile_manifest, write_manifest
+from profiler.flags import LEVELS, compile_environment, libtpu_flags
+from profiler.manifest import add_to_manifest, compile_manifest, write_manifest
 from profiler.topology import Topology
 
 _PROJECT = Path(__file__).resolve().parents[1]
@@ -57,12 +58,25 @@ class CompileRequest:
 
 
 def compile_kernel(
-    request: CompileRequest, out: Path, *, force: bool = False, progress: Progress = lambda _: None
+    request: CompileRequest,
+    out: Path,
+    *,
+    force: bool = False,
+    progress: Progress = lambda _: None,
+    probe_effect: bool = False,
 ) -> dict[str, Any]:
     """Compile and write the capture `out`; returns its manifest.
 
     The capture is written beside `out` and renamed when complete. A compile that fails leaves its log
     as `OUT.compile.log` and nothing else.
+
+    Args:
+        request: What to compile and how.
+        out: Folder of the capture.
+        force: Replace a capture that is there.
+        progress: Called with what is being done, a few words each.
+        probe_effect: Compile at the other level too, into `out/level-off` (or `-regions`), and put the
+            comparison into the manifest.
 
     Raises:
         UsageError: `out` exists and `force` is not set, or libtpu refuses the topology or a flag.
@@ -70,16 +84,32 @@ def compile_kernel(
     """
     out = out.expanduser().absolute()
     failed_log = out.with_name(out.name + ".compile.log")
+    requests = [(request, Path("."))]
+    if probe_effect:
+        other = next(level for level in LEVELS if level != request.level)
+        requests.insert(0, (replace(request, level=other), Path(f"level-{other}")))
     try:
         with capture_folder(out, force) as temporary:
             failed_log.unlink(missing_ok=True)
-            try:
-                manifest = fill_capture(request, temporary, failed_log, progress)
-            except MegascopeError as error:
-                if str(failed_log) in str(error) and (temporary / "compile.log").is_file():
-                    shutil.copyfile(temporary / "compile.log", failed_log)
-                raise
-            write_manifest(temporary, manifest)
+            for wanted, place in requests:
+                folder = temporary / place
+                folder.mkdir(exist_ok=True)
+                try:
+                    manifest = fill_capture(wanted, folder, failed_log, progress)
+                except MegascopeError as error:
+                    if str(failed_log) in str(error) and (folder / "compile.log").is_file():
+                        shutil.copyfile(folder / "compile.log", failed_log)
+                    raise
+                write_manifest(folder, manifest)
+        if probe_effect:
+            progress("comparing")
+            manifest = add_to_manifest(
+                out,
+                probe_effect={
+                    "capture": str(requests[0][1]),
+                    "counts": compare({wanted.level: out / place for wanted, place in requests}),
+                },
+            )
     except OSError as error:
         raise cannot_write(out, error) from error
     return manifest
@@ -249,7 +279,7 @@ def _follow(
             if left <= 0:
                 raise diagnose.timeout(request.target, request.timeout_seconds, stage, logs.shown)
             if not selector.select(min(left, 10.0)):
-                progress(f"{stage}: still running")
+                progress(f"{stage} takes its time")
                 continue
             chunk = os.read(events, 1 << 16)
             if not chunk:

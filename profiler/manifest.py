@@ -66,6 +66,7 @@ def compile_manifest(
         "arguments": result.get("arguments"),
         "scenario": facts.get("scenario"),
         "facts": facts,
+        "exact_source_lines": bool(result.get("exact_source_lines")),
         "copy_names": result.get("copy_names") or [],
         "seconds": {k: result.get(f"{k}_seconds") for k in ("trace", "compile", "total")},
         "sources": sources,
@@ -78,11 +79,25 @@ def write_manifest(capture: Path, manifest: Mapping[str, Any]) -> None:
     files = {
         path.relative_to(capture).as_posix(): {"sha256": sha256(path), "bytes": path.stat().st_size}
         for path in sorted(capture.rglob("*"))
-        if path.is_file() and path != capture / "manifest.json"
+        if path.is_file()
+        and path != capture / "manifest.json"
+        and ".cache" not in path.relative_to(capture).parts
     }
-    temporary = capture / ".manifest.json.tmp"
-    temporary.write_text(json.dumps({**manifest, "files": files}, indent=1) + "\n")
-    os.replace(temporary, capture / "manifest.json")
+    _replace_json(capture / "manifest.json", {**manifest, "files": files})
+
+
+def add_to_manifest(capture: Path, **fields: Any) -> dict[str, Any]:
+    """Set fields of a manifest that is already written; returns the new manifest."""
+    path = capture / "manifest.json"
+    manifest: dict[str, Any] = json.loads(path.read_text()) | fields
+    _replace_json(path, manifest)
+    return manifest
+
+
+def _replace_json(path: Path, value: Mapping[str, Any]) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(value, indent=1) + "\n")
+    os.replace(temporary, path)
 
 
 def sha256(path: Path) -> str:
