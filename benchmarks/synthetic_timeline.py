@@ -18,8 +18,8 @@ PEAK_BYTES_PER_S = 3.70e12
 MATRICES = ("gate", "up", "down")
 
 
-def make(  # noqa: PLR0915
-    layers: int = 16, tiles: int = 28, ring: int = 12, detail: int = 4, cores: int = 1, seed: int = 0
+def make(
+    *, layers: int = 16, tiles: int = 28, ring: int = 12, detail: int = 4, cores: int = 1, seed: int = 0
 ) -> pd.DataFrame:
     """A step of `layers` layers, three matrices of `tiles` 2 MiB tiles each.
 
@@ -32,7 +32,8 @@ def make(  # noqa: PLR0915
         seed: of the jitter.
     """
     parts = [
-        _core(core, layers, tiles, ring, detail, np.random.default_rng(seed + core)) for core in range(cores)
+        _core(core, layers, tiles, ring, detail, random=np.random.default_rng(seed + core))
+        for core in range(cores)
     ]
     frame = pd.concat(parts, ignore_index=True)
     frame["span"] = np.arange(len(frame))
@@ -40,7 +41,7 @@ def make(  # noqa: PLR0915
 
 
 def _core(
-    core: int, layers: int, tiles: int, ring: int, detail: int, random: np.random.Generator
+    core: int, layers: int, tiles: int, ring: int, detail: int, *, random: np.random.Generator
 ) -> pd.DataFrame:
     rows: list[dict[str, object]] = []
     blocks: list[tuple[int, int, int, str, int]] = []  # start, end, layer, phase, bundle
@@ -52,9 +53,20 @@ def _core(
 
     def add(track: Track, kind: Kind, name: str, start: int, end: int, **more: object) -> int:
         rows.append(
-            {"core": core, "track": track, "kind": kind, "name": name, "step": 0, "start_ps": start,
-             "duration_ps": end - start, "queue": "", "provenance": Provenance.MODELLED, "span": len(rows), **more}
-        )  # fmt: skip
+            {
+                "core": core,
+                "track": track,
+                "kind": kind,
+                "name": name,
+                "step": 0,
+                "start_ps": start,
+                "duration_ps": end - start,
+                "queue": "",
+                "provenance": Provenance.MODELLED,
+                "span": len(rows),
+                **more,
+            }
+        )
         return len(rows) - 1
 
     def issue(when: int) -> None:
@@ -68,10 +80,21 @@ def _core(
         link_free = start + TILE_PS
         where = {"bundle_first": 0x80 + 0x40 * (rest // tiles), "bundle_last": 0x80 + 0x40 * (rest // tiles)}
         span = add(
-            Track.HBM_READ, Kind.TRANSFER, f"w_{matrix}[{layer},{rest % tiles}]", start, link_free, layer=layer,
-            phase=matrix, bytes=TILE_BYTES, queue="hbm", issued_ps=when, free_ps=freed[slot], source="mlp.py:31",
-            operand=2 + rest // tiles, **where,
-        )  # fmt: skip
+            Track.HBM_READ,
+            Kind.TRANSFER,
+            f"w_{matrix}[{layer},{rest % tiles}]",
+            start,
+            link_free,
+            layer=layer,
+            phase=matrix,
+            bytes=TILE_BYTES,
+            queue="hbm",
+            issued_ps=when,
+            free_ps=freed[slot],
+            source="mlp.py:31",
+            operand=2 + rest // tiles,
+            **where,
+        )
         arrivals.append(span)
         issued_until += 1
 
@@ -102,9 +125,18 @@ def _core(
                 bundle = 0x90 + 0x40 * number
                 if arrived > now:
                     add(
-                        Track.WAIT, Kind.WAIT, f"wait w_{matrix}", now, arrived, layer=layer, phase=matrix,
-                        cause=span, source="mlp.py:46", bundle_first=bundle, bundle_last=bundle,
-                    )  # fmt: skip
+                        Track.WAIT,
+                        Kind.WAIT,
+                        f"wait w_{matrix}",
+                        now,
+                        arrived,
+                        layer=layer,
+                        phase=matrix,
+                        cause=span,
+                        source="mlp.py:46",
+                        bundle_first=bundle,
+                        bundle_last=bundle,
+                    )
                     now = arrived
                 length = 520_000 + int(random.integers(0, 60_000))
                 blocks.append((now, now + length, layer, matrix, bundle))
@@ -113,17 +145,34 @@ def _core(
                 issue(now)
                 tile += 1
             add(
-                Track.REGION, Kind.MATRIX, matrix, phase_start, now, layer=layer, phase=matrix,
+                Track.REGION,
+                Kind.MATRIX,
+                matrix,
+                phase_start,
+                now,
+                layer=layer,
+                phase=matrix,
                 source=f"mlp.py:{44 + 8 * number}",
-            )  # fmt: skip
+            )
         now = _all_reduce(add, core, layer, now, random)
         add(
             Track.REGION, Kind.MATRIX, f"layer {layer}", begin, now, layer=layer, phase="", source="mlp.py:36"
         )
     add(
-        Track.HBM_WRITE, Kind.TRANSFER, "out", now + LATENCY_PS, now + LATENCY_PS + 45_000, bytes=131_072,
-        queue="hbm", issued_ps=now, source="mlp.py:90", operand=5, phase="", bundle_first=0x300, bundle_last=0x300,
-    )  # fmt: skip
+        Track.HBM_WRITE,
+        Kind.TRANSFER,
+        "out",
+        now + LATENCY_PS,
+        now + LATENCY_PS + 45_000,
+        bytes=131_072,
+        queue="hbm",
+        issued_ps=now,
+        source="mlp.py:90",
+        operand=5,
+        phase="",
+        bundle_first=0x300,
+        bundle_last=0x300,
+    )
     add(
         Track.WAIT,
         Kind.WAIT,
@@ -147,18 +196,42 @@ def _all_reduce(add, core: int, layer: int, now: int, random: np.random.Generato
         took = (1_600_000 if peer == 1 else 5_900_000) + int(random.integers(0, 300_000))
         where = {"layer": layer, "phase": "all-reduce", "source": "mlp.py:71", "bundle_first": 0x200}
         add(
-            Track.ICI_SEND, Kind.COLLECTIVE, f"partial to core {peer}", sent, sent + took, bytes=32_768,
-            queue=f"ici:{(core + peer) % 8}", bundle_last=0x204, issued_ps=sent, **where,
-        )  # fmt: skip
+            Track.ICI_SEND,
+            Kind.COLLECTIVE,
+            f"partial to core {peer}",
+            sent,
+            sent + took,
+            bytes=32_768,
+            queue=f"ici:{(core + peer) % 8}",
+            bundle_last=0x204,
+            issued_ps=sent,
+            **where,
+        )
         last = add(
-            Track.ICI_RECV, Kind.COLLECTIVE, f"partial from core {peer}", sent + 200_000, sent + took, bytes=32_768,
-            queue=f"ici:{(core + peer) % 8}", bundle_last=0x204, **where,
-        )  # fmt: skip
+            Track.ICI_RECV,
+            Kind.COLLECTIVE,
+            f"partial from core {peer}",
+            sent + 200_000,
+            sent + took,
+            bytes=32_768,
+            queue=f"ici:{(core + peer) % 8}",
+            bundle_last=0x204,
+            **where,
+        )
         end = max(end, sent + took)
     add(
-        Track.WAIT, Kind.COLLECTIVE, "wait all-reduce", now + 760_000, end, layer=layer, phase="all-reduce", cause=last,
-        source="mlp.py:78", bundle_first=0x220, bundle_last=0x220,
-    )  # fmt: skip
+        Track.WAIT,
+        Kind.COLLECTIVE,
+        "wait all-reduce",
+        now + 760_000,
+        end,
+        layer=layer,
+        phase="all-reduce",
+        cause=last,
+        source="mlp.py:78",
+        bundle_first=0x220,
+        bundle_last=0x220,
+    )
     add(
         Track.REGION,
         Kind.COLLECTIVE,
@@ -210,13 +283,13 @@ def _units(core: int, blocks: list[tuple[int, int, int, str, int]], detail: int)
                     "source": "mlp.py:49",
                     "provenance": str(Provenance.MODELLED),
                 }
-            )  # fmt: skip
+            )
         )
     return pd.concat(frames, ignore_index=True)
 
 
 def bubbles(timeline: pd.DataFrame, core: int = 0) -> pd.DataFrame:
-    """HBM-idle intervals of at least 50 ns in the synthetic step: start_ps, duration_ps, cause, source, ..."""
+    """HBM-idle intervals of at least 50 ns in the synthetic step: start_ps, duration_ps, cause ..."""
     mine = timeline[(timeline["core"] == core)]
     moves = mine[mine["track"].isin([Track.HBM_READ, Track.HBM_WRITE])].sort_values("start_ps")
     start = moves["start_ps"].to_numpy(np.int64)
@@ -233,8 +306,18 @@ def bubbles(timeline: pd.DataFrame, core: int = 0) -> pd.DataFrame:
         what = str(ran["phase"].iloc[0]) if len(ran) else ""
         layer = ran["layer"].iloc[0] if len(ran) else pd.NA
         out.append(
-            {"start_ps": int(low), "duration_ps": int(high - low), "layer": layer, "phase": what,
-             "cause": "all ring slots full, core in " + what if what else "ramp: first copy not issued yet",
-             "source": "mlp.py:78", "bundle_first": 0x200, "bundle_last": 0x240, "core": core}
-        )  # fmt: skip
+            {
+                "start_ps": int(low),
+                "duration_ps": int(high - low),
+                "layer": layer,
+                "phase": what,
+                "cause": "all ring slots full, core in " + what
+                if what
+                else "ramp: first copy not issued yet",
+                "source": "mlp.py:78",
+                "bundle_first": 0x200,
+                "bundle_last": 0x240,
+                "core": core,
+            }
+        )
     return pd.DataFrame(out)

@@ -7,8 +7,7 @@ import pandas as pd
 
 from dashboard import text
 from dashboard.lanes import Marks
-from dashboard.marks import MICROSECOND, Slot, bar
-from dashboard.palette import Theme
+from dashboard.marks import MICROSECOND, Canvas, Slot, bar
 
 COLUMNS = (
     "start_ps",
@@ -39,7 +38,7 @@ def conform(bubbles: pd.DataFrame | None) -> pd.DataFrame:
 
 
 def bubble_marks(bubbles: pd.DataFrame | None, core: int) -> Marks:
-    """The bubbles of one core (those without a core count for every core) as marks; `row` is the table row."""
+    """Bubbles of a core (and those of no stated core) as marks; `row` is the row in the table."""
     frame = conform(bubbles)
     mine = (frame["core"].isna() | (frame["core"] == core).fillna(False)).to_numpy(bool)
     rows = np.flatnonzero(mine)
@@ -60,16 +59,13 @@ def bubble_marks(bubbles: pd.DataFrame | None, core: int) -> Marks:
     )
 
 
-def bubble_trace(
-    marks: Marks, bubbles: pd.DataFrame, slot: Slot, theme: Theme, resolution: int
-) -> dict[str, Any]:
+def bubble_trace(marks: Marks, bubbles: pd.DataFrame, slot: Slot, canvas: Canvas) -> dict[str, Any]:
     """Hatched outlines in the HBM -> VMEM lane where no HBM transfer is in flight."""
     frame = conform(bubbles)
-    colour = theme.colours["bubble"]
+    colour = canvas.theme.colours["bubble"]
     hover = []
-    for start, end, busy, count, row in zip(
-        marks.start.tolist(), marks.end.tolist(), marks.busy.tolist(), marks.count.tolist(), marks.row.tolist(), strict=True
-    ):  # fmt: skip
+    columns = (marks.start, marks.end, marks.busy, marks.count, marks.row)
+    for start, end, busy, count, row in zip(*(c.tolist() for c in columns), strict=True):
         fact = frame.iloc[row]
         title = "<b>HBM bubble</b>" if count == 1 else f"<b>{count:,} HBM bubbles</b>, longest:"
         lines = [
@@ -80,15 +76,14 @@ def bubble_trace(
             + text.bundles(fact["bundle_first"], fact["bundle_last"]),
         ]
         hover.append("<br>".join(lines))
-    count = len(marks)
     return bar(
         "HBM bubble",
-        marks.start,
-        np.maximum(marks.end - marks.start, resolution),
-        np.full(count, slot.top),
-        np.full(count, slot.height),
-        hover,
-        {
+        start=marks.start,
+        length=np.maximum(marks.end - marks.start, canvas.resolution),
+        top=np.full(len(marks), slot.top),
+        height=np.full(len(marks), slot.height),
+        hover=hover,
+        marker={
             "color": "rgba(0,0,0,0)",
             "line": {"width": 1, "color": colour},
             "pattern": {"shape": "/", "fgcolor": colour, "size": 6, "solidity": 0.25, "fillmode": "replace"},

@@ -14,7 +14,7 @@ from dashboard import text
 from dashboard.bubbles import bubble_marks, bubble_trace
 from dashboard.index import Band, TimelineIndex, build_index
 from dashboard.lanes import LaneIndex, Marks, merge, resolution_for
-from dashboard.marks import Slot, band_trace, lane_trace, microseconds
+from dashboard.marks import Canvas, Slot, band_trace, label_trace, lane_trace, microseconds
 from dashboard.palette import LIGHT, Theme
 
 if TYPE_CHECKING:
@@ -135,31 +135,36 @@ def lane_traces(
     visible = view.visible(index)
     drawn = _with_margin(index, view, visible)
     slots, axis = _slots(index, lanes, view.theme)
-    layers, layer_resolution = fit_bands(index.layers, drawn, view.max_shapes // 10, visible, view.columns)
-    phases, _ = fit_bands(index.phases, drawn, view.max_shapes // 5, visible, view.columns)
+    columns: dict[str, Any] = {"drawn": drawn, "visible": visible, "columns": view.columns}
+    layers = fit_bands(index.layers, budget=view.max_shapes // 10, **columns)
+    phases = fit_bands(index.phases, budget=view.max_shapes // 5, **columns)
     idle = bubble_marks(bubbles, index.core)
     budget = view.max_shapes - len(layers) - len(phases)
-    found, idle, resolution = fit(lanes, idle, drawn, visible, budget, view.columns)
-    traces = []
+    found, idle, resolution = fit(lanes, idle, budget=budget, **columns)
+    canvas = Canvas(view.theme, visible, drawn, resolution)
+    pixels = Canvas(view.theme, visible, drawn, max(1, (visible[1] - visible[0]) // view.columns))
+    parts = []
     if index.layers:
-        traces.append(band_trace("layer", layers, slots["layer"], view.theme, layer_resolution, drawn))
+        parts.append(band_trace("layer", layers, slots["layer"], pixels))
     if index.phases:
-        traces.append(band_trace("phase", phases, slots["phase"], view.theme, layer_resolution, drawn))
+        parts.append(band_trace("phase", phases, slots["phase"], pixels))
     named: set[str] = set()
     for lane, marks in zip(lanes, found, strict=True):
-        trace = lane_trace(lane, marks, index.timeline, slots[lane.track], view.theme, resolution)
-        trace["showlegend"] = lane.colour not in named
-        trace["name"] = LEGEND.get(lane.colour, lane.label)
+        part = lane_trace(lane, marks, index.timeline, slots[lane.track], canvas)
+        part.trace["showlegend"] = lane.colour not in named
+        part.trace["name"] = LEGEND.get(lane.colour, lane.label)
         named.add(lane.colour)
-        traces.append(trace)
-    if bubbles is not None and len(idle):
-        traces.append(bubble_trace(idle, bubbles, slots["hbm_read"], view.theme, resolution))
+        parts.append(part)
+    traces = [part.trace for part in parts]
+    if bubbles is not None and len(idle) and "hbm_read" in slots:
+        traces.append(bubble_trace(idle, bubbles, slots["hbm_read"], canvas))
+    traces.append(label_trace([label for part in parts for label in part.labels]))
     return traces, axis
 
 
 LEGEND = {
     "transfer": "HBM → VMEM transfer",
-    "write": "VMEM → HBM, VMEM copy",
+    "write": "VMEM → HBM",
     "matrix": "matrix work",
     "vector": "vector work",
     "collective": "collective",
@@ -177,6 +182,7 @@ def _with_margin(index: TimelineIndex, view: View, visible: tuple[int, int]) -> 
 def fit(
     lanes: list[LaneIndex],
     idle: Marks,
+    *,
     drawn: tuple[int, int],
     visible: tuple[int, int],
     budget: int,
@@ -194,15 +200,15 @@ def fit(
 
 
 def fit_bands(
-    bands: tuple[Band, ...], drawn: tuple[int, int], budget: int, visible: tuple[int, int], columns: int
-) -> tuple[list[Band], int]:
-    """Bands that touch `drawn`, without those thinner than a column; at most `budget`, longest kept."""
-    resolution = max(1, (visible[1] - visible[0]) // columns)
-    inside = [b for b in bands if b.end > drawn[0] and b.start < drawn[1] and b.end - b.start >= resolution]
+    bands: tuple[Band, ...], *, drawn: tuple[int, int], visible: tuple[int, int], budget: int, columns: int
+) -> list[Band]:
+    """Bands that touch `drawn`, without those thinner than a column; at most `budget`, the longest kept."""
+    least = max(1, (visible[1] - visible[0]) // columns)
+    inside = [b for b in bands if b.end > drawn[0] and b.start < drawn[1] and b.end - b.start >= least]
     if len(inside) > budget:
         keep = sorted(inside, key=lambda b: b.start - b.end)[:budget]
         inside = sorted(keep, key=lambda b: b.start)
-    return inside, resolution
+    return inside
 
 
 def _slots(
@@ -231,7 +237,7 @@ def _slots(
         "zeroline": False,
         "ticks": "",
         "tickfont": {"size": 13, "color": theme.text},
-        "automargin": False,
+        "ticklabelstandoff": 6,
     }
     return slots, axis
 
@@ -288,6 +294,7 @@ def bandwidth_traces(
         if len(curve.time) == 0 and colour == "write":
             continue
         edges, rate = curve.rate(*drawn, bins)
+        width = text.duration((drawn[1] - drawn[0]) / len(rate))
         traces.append(
             {
                 "type": "scatter",
@@ -298,7 +305,7 @@ def bandwidth_traces(
                 "line": {"shape": "hv", "width": 1, "color": view.theme.colours[colour]},
                 "fill": "tozeroy",
                 "yaxis": axis,
-                "hovertemplate": f"{name}: %{{y:,.0f}} GB/s<br>mean over {text.duration((drawn[1] - drawn[0]) / bins)}"
+                "hovertemplate": f"{name}: %{{y:,.0f}} GB/s<br>mean over {width}"
                 " at %{x:,.3f} µs<extra></extra>",
                 "showlegend": False,
             }
@@ -313,7 +320,7 @@ def bandwidth_axis(
     theme = view.theme
     top = max([x for x in (view.peak, view.achievable) if x], default=0.0)
     if not top:
-        top = max((float(c.rate(index.start, index.end, 200)[1].max()) for c in (index.read, index.written)))
+        top = max(float(c.rate(index.start, index.end, 200)[1].max()) for c in (index.read, index.written))
     spec: dict[str, Any] = {
         "title": {"text": "HBM (GB/s)", "standoff": 6},
         "range": [0, 1.22 * top / 1e9 or 1.0],
@@ -322,10 +329,11 @@ def bandwidth_axis(
         "zeroline": False,
         "tickformat": ",",
         "nticks": 5,
+        "ticklabelstandoff": 4,
     }
     shapes, notes = [], []
-    lines = (("peak", view.peak, "solid", "bottom"), ("achievable", view.achievable, "dot", "top"))
-    for label, value, dash, side in lines:
+    lines = (("peak", view.peak, "solid"), ("achievable", view.achievable, "dot"))
+    for label, value, dash in lines:
         if not value:
             continue
         colour = theme.colours[label]
@@ -341,10 +349,32 @@ def bandwidth_axis(
                 "text": f"{label} {text.rate(value)}",
                 "showarrow": False,
                 "xanchor": "right",
-                "yanchor": side,
-                "font": {"size": 11, "color": colour},
-                "bgcolor": theme.paper if side == "top" else "rgba(0,0,0,0)",
-                "opacity": 0.9,
+                "yanchor": "bottom" if label == "peak" else "top",
+                "font": {"size": 11, "color": theme.text},
             }
         )
     return spec, shapes, notes
+
+
+def message_spec(message: str, theme: Theme) -> dict[str, Any]:
+    """An empty figure that says why it is empty."""
+    return {
+        "data": [],
+        "layout": {
+            "paper_bgcolor": theme.paper,
+            "plot_bgcolor": theme.paper,
+            "xaxis": {"visible": False},
+            "yaxis": {"visible": False},
+            "annotations": [
+                {
+                    "text": text.plain(message, 300),
+                    "showarrow": False,
+                    "xref": "paper",
+                    "yref": "paper",
+                    "x": 0.5,
+                    "y": 0.5,
+                    "font": {"size": 14, "color": theme.text},
+                }
+            ],
+        },
+    }

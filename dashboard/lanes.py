@@ -7,6 +7,7 @@ powers of two picoseconds, so panning does not make marks flicker.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -115,7 +116,7 @@ class _Level:
 
     def window(self, start: int, end: int) -> Marks:
         parts = []
-        for low, high in zip(self.offsets[:-1], self.offsets[1:], strict=True):
+        for low, high in pairwise(self.offsets.tolist()):
             first = low + np.searchsorted(self.latest[low:high], start, side="right")
             last = low + np.searchsorted(self.marks.start[low:high], end, side="left")
             parts.append(self.marks.take(slice(int(first), max(int(first), int(last)))))
@@ -128,7 +129,7 @@ def _level(resolution: int, marks: Marks) -> _Level:
     edges = np.flatnonzero(np.diff(marks.queue)) + 1
     offsets = np.concatenate([[0], edges, [len(marks)]]).astype(np.int64)
     latest = marks.end.copy()
-    for low, high in zip(offsets[:-1], offsets[1:], strict=True):
+    for low, high in pairwise(offsets.tolist()):
         np.maximum.accumulate(latest[low:high], out=latest[low:high])
     return _Level(resolution, marks, offsets, latest)
 

@@ -14,6 +14,16 @@ from dashboard.palette import Theme
 MICROSECOND = 1e6  # in ps
 LEAST_HEIGHT = 0.18  # of a row: a merged mark that is nearly idle is still seen
 CHARACTER = 7.0  # width of a label character in columns
+# Text on a fill, readable in both themes because the fills differ little between them.
+INK = {
+    "transfer": "#ffffff",
+    "write": "#10202c",
+    "matrix": "#241a00",
+    "vector": "#00170f",
+    "collective": "#2b0f1f",
+    "wait": "#10151a",
+    "scalar": "#1c170a",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +39,46 @@ class Slot:
         return self.top + self.height / 2
 
 
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A text centred at (`at` ps, `y`)."""
+
+    at: int
+    y: float
+    text: str
+    colour: str
+
+
+@dataclass(frozen=True, slots=True)
+class Canvas:
+    """What every trace of a figure needs to know.
+
+    Attributes:
+        visible: range on screen in ps. drawn: range for which there are marks, at least the visible one.
+        resolution: width of one column in ps.
+    """
+
+    theme: Theme
+    visible: tuple[int, int]
+    drawn: tuple[int, int]
+    resolution: int
+
+    def label(self, extent: tuple[int, int], texts: tuple[str, ...], y: float, colour: str) -> Label | None:
+        """The first of `texts` that fits into the visible part of `extent`, centred there."""
+        low, high = max(extent[0], self.visible[0]), min(extent[1], self.visible[1])
+        room = (high - low) / max(1, self.resolution) / CHARACTER - 1
+        fitting = next((x for x in texts if 0 < len(x) <= room), None)
+        return Label((low + high) // 2, y, fitting, colour) if fitting else None
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A trace, and the labels to write over it."""
+
+    trace: dict[str, Any]
+    labels: list[Label]
+
+
 def microseconds(picoseconds: np.ndarray | int) -> np.ndarray:
     """Picoseconds as float64 microseconds, the unit of every time axis."""
     return np.asarray(picoseconds, np.float64) / MICROSECOND
@@ -36,8 +86,9 @@ def microseconds(picoseconds: np.ndarray | int) -> np.ndarray:
 
 def bar(
     name: str,
-    marks_start: np.ndarray,
-    marks_length: np.ndarray,
+    *,
+    start: np.ndarray,
+    length: np.ndarray,
     top: np.ndarray,
     height: np.ndarray,
     hover: list[str],
@@ -49,8 +100,8 @@ def bar(
         "type": "bar",
         "orientation": "h",
         "name": name,
-        "base": microseconds(marks_start),
-        "x": microseconds(marks_length),
+        "base": microseconds(start),
+        "x": microseconds(length),
         "y": np.asarray(top, np.float64),
         "offset": 0,
         "width": np.asarray(height, np.float64),
@@ -61,9 +112,7 @@ def bar(
     }
 
 
-def lane_trace(
-    lane: LaneIndex, marks: Marks, timeline: pd.DataFrame, slot: Slot, theme: Theme, resolution: int
-) -> dict[str, Any]:
+def lane_trace(lane: LaneIndex, marks: Marks, timeline: pd.DataFrame, slot: Slot, canvas: Canvas) -> Drawn:
     """The marks of one lane.
 
     A merged mark is as tall as the share of its extent in which the lane was busy, so that area is time.
@@ -78,42 +127,47 @@ def lane_trace(
     bottom = slot.top + (row + 1) * row_height
     facts = timeline[["name", "layer", "phase", "source", "issued_ps", "span"]].iloc[marks.row]
     names = [text.shorten(n, 60) for n in facts["name"]]
-    labels = _labels(names, marks, resolution) if lane.rows == 1 else None
-    return bar(
+    # Back-to-back copies would look like one: a hairline parts marks that are wide enough for it.
+    apart = np.where((marks.count == 1) & (extent >= 4 * canvas.resolution), 0.6, 0.0)
+    trace = bar(
         lane.label,
-        marks.start,
-        np.maximum(extent, resolution),
-        bottom - height,
-        height,
-        _hover(lane, marks, facts, names),
-        {"color": theme.colours[lane.colour]},
+        start=marks.start,
+        length=np.maximum(extent, canvas.resolution),
+        top=bottom - height,
+        height=height,
+        hover=_hover(lane, marks, facts, names),
+        marker={
+            "color": canvas.theme.colours[lane.colour],
+            "line": {"width": apart, "color": canvas.theme.paper},
+        },
         customdata=np.where(marks.count == 1, facts["span"].to_numpy(np.int64), -1),
         legendgroup=lane.colour,
-        **labels_of(labels),
     )
+    labels: list[Label] = []
+    if lane.rows == 1:
+        ink = INK[lane.colour]
+        single = marks.count == 1
+        candidates = np.flatnonzero(single & (extent > 4 * CHARACTER * canvas.resolution))
+        for k in candidates.tolist():
+            label = canvas.label((int(marks.start[k]), int(marks.end[k])), (names[k],), slot.middle, ink)
+            if label:
+                labels.append(label)
+    return Drawn(trace, labels)
 
 
-def labels_of(labels: list[str] | None) -> dict[str, Any]:
-    """Trace settings that write `labels` inside their bars without ever scaling or turning them."""
-    if not labels or not any(labels):
-        return {}
+def label_trace(labels: list[Label]) -> dict[str, Any]:
+    """All labels as one text trace, without hover of its own."""
     return {
-        "text": labels,
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "constraintext": "none",
-        "textangle": 0,
-        "textfont": {"size": 11},
+        "type": "scatter",
+        "mode": "text",
+        "x": microseconds(np.array([x.at for x in labels], np.int64)),
+        "y": np.array([x.y for x in labels], np.float64),
+        "text": [text.plain(x.text) for x in labels],
+        "textfont": {"size": 11, "color": [x.colour for x in labels]},
+        "hoverinfo": "skip",
+        "showlegend": False,
+        "name": "labels",
     }
-
-
-def _labels(names: list[str], marks: Marks, resolution: int) -> list[str]:
-    columns = (marks.end - marks.start) / max(1, resolution)
-    room = columns / CHARACTER - 1
-    return [
-        text.plain(name) if single and len(name) <= space else ""
-        for name, single, space in zip(names, marks.count == 1, room, strict=True)
-    ]
 
 
 def _hover(lane: LaneIndex, marks: Marks, facts: pd.DataFrame, names: list[str]) -> list[str]:
@@ -172,16 +226,14 @@ def _tail(source: str) -> str:
     return shown if len(shown) <= 48 else "…" + shown[-47:]
 
 
-def band_trace(
-    name: str, bands: list[Band], slot: Slot, theme: Theme, resolution: int, window: tuple[int, int]
-) -> dict[str, Any]:
+def band_trace(name: str, bands: list[Band], slot: Slot, canvas: Canvas) -> Drawn:
     """Layer or phase bands in alternating neutral fills, labelled where the label fits the visible part."""
     labels = []
     for band in bands:
-        visible = min(band.end, window[1]) - max(band.start, window[0])
-        room = visible / max(1, resolution) / CHARACTER - 1
-        short = band.label.removeprefix("layer ")
-        labels.append(next((text.plain(x) for x in (band.label, short) if len(x) <= room), ""))
+        texts = (band.label, band.label.removeprefix("layer "), band.label.rsplit("/", 1)[-1])
+        label = canvas.label((band.start, band.end), texts, slot.middle, canvas.theme.text)
+        if label:
+            labels.append(label)
     hover = [
         f"<b>{text.plain(b.label)}</b>"
         + (f" · layer {b.layer}" if b.layer is not None and not b.label.startswith("layer ") else "")
@@ -191,21 +243,18 @@ def band_trace(
     ]
     start = np.array([b.start for b in bands], np.int64)
     end = np.array([b.end for b in bands], np.int64)
-    # Drawn clipped to the window, so that the label sits in the middle of what is seen.
-    low, high = np.maximum(start, window[0]), np.minimum(end, window[1])
-    return bar(
+    fills = [(b.layer or 0) % 2 if name == "layer" else i % 2 for i, b in enumerate(bands)]
+    trace = bar(
         name,
-        low,
-        np.maximum(high - low, 0),
-        np.full(len(bands), slot.top),
-        np.full(len(bands), slot.height),
-        hover,
-        {
-            "color": [
-                theme.bands[(b.layer or 0) % 2 if name == "layer" else i % 2] for i, b in enumerate(bands)
-            ],
-            "line": {"width": 0.5, "color": theme.paper},
+        start=start,
+        length=end - start,
+        top=np.full(len(bands), slot.top),
+        height=np.full(len(bands), slot.height),
+        hover=hover,
+        marker={
+            "color": [canvas.theme.bands[fill] for fill in fills],
+            "line": {"width": 0.5, "color": canvas.theme.paper},
         },
         showlegend=False,
-        **labels_of(labels),
     )
+    return Drawn(trace, labels)

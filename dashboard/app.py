@@ -1,0 +1,115 @@
+"""The Dash application: shell, addresses, and the pages."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
+
+from analyzer.errors import MegascopeError
+from dashboard import components, security, text
+from dashboard.context import Context, split
+from dashboard.library import Library
+from dashboard.loading import Loader, load
+from dashboard.pages import captures, timeline
+
+PAGES: tuple[Any, ...] = (timeline,)
+ASSETS = Path(__file__).parent / "assets"
+
+
+def create_app(
+    paths: Sequence[Path], *, host: str = "127.0.0.1", token: str | None = None, loader: Loader = load
+) -> Dash:
+    """A dashboard over captures.
+
+    Args:
+        paths: captures, or folders of captures.
+        host: address it will listen on, for the Host check.
+        token: required of every request if not None.
+        loader: turns a path into a `Loaded`; replaceable for tests.
+    """
+    context = Context(Library(list(paths), loader))
+    app = Dash(
+        "megascope",
+        assets_folder=str(ASSETS),
+        title="Megascope",
+        update_title="",
+        serve_locally=True,
+        suppress_callback_exceptions=True,
+        enable_mcp=False,
+        use_pages=False,
+    )
+    app.layout = shell()
+    _register(app, context)
+    security.guard(app.server, host, token)
+    app.server.config["SCRIPT_HASHES"] = app.csp_hashes()
+    return app
+
+
+def shell() -> html.Div:
+    """What stays while pages change."""
+    return html.Div(
+        [
+            dcc.Location(id="url"),
+            dcc.Store(id="theme", storage_type="local"),
+            html.Header(
+                [
+                    html.A("Megascope", href="/", className="brand"),
+                    html.Div(id="capture-name", className="capture-name"),
+                    html.Nav(id="pages", className="pages"),
+                    html.Button("Dark", id="theme-toggle", title="Switch between light and dark"),
+                ],
+                className="top",
+            ),
+            components.waiting(html.Main(id="page"), "page-loading"),
+        ],
+        id="shell",
+    )
+
+
+def _register(app: Dash, context: Context) -> None:
+    app.clientside_callback(
+        ClientsideFunction("megascope", "theme"),
+        Output("theme", "data"),
+        Output("theme-toggle", "children"),
+        Input("theme-toggle", "n_clicks"),
+        State("theme", "data"),
+    )
+
+    @app.callback(
+        Output("page", "children"),
+        Output("capture-name", "children"),
+        Output("pages", "children"),
+        Input("url", "pathname"),
+    )
+    def show(pathname: str | None) -> tuple[Any, Any, Any]:
+        return page(context, pathname)
+
+    captures.register(app, context)
+    for module in PAGES:
+        module.register(app, context)
+
+
+def page(context: Context, pathname: str | None) -> tuple[Any, Any, Any]:
+    """(page, capture name, links to its pages) for an address; errors become pages that say what to do."""
+    identity, key = context.identity(pathname), split(pathname)[1]
+    if not identity:
+        return captures.layout(context), "", ""
+    module = next((m for m in PAGES if key == m.KEY), PAGES[0])
+    links = [
+        dcc.Link(m.TITLE, href=components.link(identity, m.KEY), className="here" if m is module else "")
+        for m in PAGES
+    ]
+    try:
+        loaded = context.library.get(identity)
+        body = module.layout(loaded, identity)
+    except MegascopeError as error:
+        return components.error_panel(error), "", links
+    except Exception as error:
+        import logging
+
+        logging.getLogger("megascope").exception("page %s", pathname)
+        return components.error_panel(error), "", links
+    name = [html.Span(text.shorten(loaded.title, 60), title=text.shorten(loaded.path, 200))]
+    name += [html.Span(components.machine(loaded), className="muted"), components.badge(loaded.provenance)]
+    return body, name, links

@@ -1,0 +1,104 @@
+/* Client side of the dashboard: what must answer at once, without asking the server. */
+(function () {
+  "use strict";
+  const PS = 1e6; // picoseconds per microsecond, the unit of the time axis
+
+  function parse(text) {
+    const parts = String(text).split(":").map(Number);
+    return parts.length >= 2 && parts[0] < parts[1] ? { start: parts[0], end: parts[1] } : null;
+  }
+
+  function fromAddress(search) {
+    const query = new URLSearchParams(search || "");
+    return query.has("from") && query.has("to") ? parse(query.get("from") + ":" + query.get("to")) : null;
+  }
+
+  function fromRelayout(layout) {
+    if (!layout) return undefined;
+    if (layout["xaxis.autorange"]) return null;
+    let range = layout["xaxis.range"];
+    if (!range && "xaxis.range[0]" in layout) range = [layout["xaxis.range[0]"], layout["xaxis.range[1]"]];
+    if (!range) return undefined;
+    const low = Math.min(range[0], range[1]), high = Math.max(range[0], range[1]);
+    return { start: Math.floor(low * PS), end: Math.max(Math.ceil(high * PS), Math.floor(low * PS) + 1) };
+  }
+
+  function graph() {
+    return document.querySelector("#timeline .js-plotly-plot");
+  }
+
+  window.dash_clientside = Object.assign({}, window.dash_clientside, {
+    megascope: {
+      window: function (relayout, whole, layer, rows, search, current) {
+        const context = window.dash_clientside.callback_context;
+        const keep = window.dash_clientside.no_update;
+        const cause = context.triggered_id;
+        if (!context.triggered.length || cause === undefined) return fromAddress(search);
+        if (cause === "timeline") {
+          const range = fromRelayout(relayout);
+          if (range === undefined) return current === undefined ? fromAddress(search) : keep;
+          return range;
+        }
+        if (cause === "whole-step") return null;
+        if (cause === "layer-jump") return layer ? parse(layer) : keep;
+        if (cause && cause.type === "zoom") {
+          if (!context.triggered[0].value) return keep;
+          return parse(cause.index) || keep;
+        }
+        return keep;
+      },
+      theme: function (clicks, stored) {
+        let name = stored;
+        if (clicks) name = stored === "dark" ? "light" : "dark";
+        else if (!name) name = window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+        document.documentElement.dataset.theme = name;
+        return [name, name === "dark" ? "Light" : "Dark"];
+      },
+    },
+  });
+
+  // A click anywhere on a row of bubbles acts like its button.
+  document.addEventListener("click", function (event) {
+    const row = event.target.closest && event.target.closest("tr.bubble-row");
+    if (!row || event.target.closest("button, a")) return;
+    const button = row.querySelector("button");
+    if (button) button.click();
+  });
+
+  function move(plot, key) {
+    const range = plot.layout.xaxis.range.map(Number);
+    const width = range[1] - range[0];
+    const moves = {
+      ArrowLeft: [range[0] - width / 4, range[1] - width / 4],
+      ArrowRight: [range[0] + width / 4, range[1] + width / 4],
+      "+": [range[0] + width / 4, range[1] - width / 4],
+      "=": [range[0] + width / 4, range[1] - width / 4],
+      "-": [range[0] - width / 2, range[1] + width / 2],
+    };
+    if (!moves[key]) return false;
+    const low = plot.layout.xaxis.minallowed, high = plot.layout.xaxis.maxallowed;
+    window.Plotly.relayout(plot, {
+      "xaxis.range[0]": Math.max(moves[key][0], low),
+      "xaxis.range[1]": Math.min(moves[key][1], high),
+    });
+    return true;
+  }
+
+  document.addEventListener("click", function (event) {
+    const button = event.target.closest && event.target.closest("button[data-key]");
+    if (button && graph()) move(graph(), button.dataset.key);
+  });
+
+  document.addEventListener("keydown", function (event) {
+    const plot = graph();
+    if (!plot || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.closest && event.target.closest("input, textarea, select, [role=combobox], [role=listbox]")) return;
+    if (event.key === "0") {
+      const button = document.getElementById("whole-step");
+      if (button) button.click();
+      event.preventDefault();
+    } else if (move(plot, event.key)) {
+      event.preventDefault();
+    }
+  });
+})();

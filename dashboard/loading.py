@@ -1,0 +1,151 @@
+"""A capture as the dashboard holds it: the analyzer's tables and numbers, loaded once, shared read-only."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from dashboard import bubbles as bubble_tables
+from dashboard.figures import View
+from dashboard.index import TimelineIndex, build_index
+from dashboard.palette import Theme
+
+if TYPE_CHECKING:
+    from analyzer.analysis import Analysis
+
+
+@dataclass(slots=True)
+class Loaded:
+    """One capture, analyzed.
+
+    Attributes:
+        title: short name for headings (plain text, may be hostile: escape before Plotly).
+        path: the capture folder or file.
+        timeline: span table of all its cores.
+        find_bubbles: the HBM bubbles of a core; called once per core.
+        report: the JSON contract of `megascope report --format json`; unknown is None.
+        analysis: the analyzer's own result, for pages that need more; None for made-up timelines.
+    """
+
+    title: str
+    path: Path
+    timeline: pd.DataFrame
+    report: dict[str, Any]
+    find_bubbles: Callable[[int], pd.DataFrame]
+    analysis: "Analysis | None" = None
+    _indexes: dict[int, TimelineIndex] = field(default_factory=dict)
+    _bubbles: dict[int, pd.DataFrame] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    @property
+    def cores(self) -> list[int]:
+        """Cores with spans, in order."""
+        return sorted(int(c) for c in self.timeline["core"].unique())
+
+    def index(self, core: int | None = None) -> TimelineIndex:
+        """The drawing index of one core, built on first use."""
+        chosen = self._core(core)
+        with self._lock:
+            if chosen not in self._indexes:
+                self._indexes[chosen] = build_index(self.timeline, chosen)
+            return self._indexes[chosen]
+
+    def bubbles(self, core: int | None = None) -> pd.DataFrame:
+        """HBM bubbles of one core, with the columns of `dashboard.bubbles.COLUMNS`."""
+        chosen = self._core(core)
+        with self._lock:
+            if chosen not in self._bubbles:
+                self._bubbles[chosen] = bubble_tables.conform(self.find_bubbles(chosen))
+            return self._bubbles[chosen]
+
+    def _core(self, core: int | None) -> int:
+        """`core` if it has spans, else the reported core, else the lowest."""
+        known = self.cores
+        candidates = (core, self.fact("reported", "core"), known[0] if known else 0)
+        return next((c for c in candidates if c in known), 0)
+
+    def fact(self, *keys: str) -> Any:
+        """A value of the report by its path, or None where it is unknown."""
+        value: Any = self.report
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+    @property
+    def provenance(self) -> str:
+        """Where the step time comes from: "modelled", "measured", ... or "unknown"."""
+        return str(self.fact("step", "provenance") or "unknown")
+
+    def view(self, theme: Theme, window: tuple[int, int] | None = None, **more: Any) -> View:
+        """How to draw this capture: its bandwidth references and provenance."""
+        return View(
+            window=window,
+            theme=theme,
+            peak=self.fact("hbm", "peak_bytes_per_s"),
+            achievable=self.fact("hbm", "achievable_bytes_per_s"),
+            badge=self.provenance,
+            **more,
+        )
+
+
+Loader = Callable[[Path], Loaded]
+
+
+def from_parts(
+    title: str,
+    timeline: pd.DataFrame,
+    bubbles: pd.DataFrame | None = None,
+    report: dict[str, Any] | None = None,
+) -> Loaded:
+    """A capture from tables already in memory (tests, benchmarks, other programs)."""
+    table = bubble_tables.conform(bubbles)
+
+    def find(core: int) -> pd.DataFrame:
+        return table[(table["core"].isna() | (table["core"] == core).fillna(False)).to_numpy(bool)]
+
+    return Loaded(title, Path(title), timeline, report or {}, find)
+
+
+def load(path: Path) -> Loaded:
+    """Analyze a capture, using its cache where that is fresh.
+
+    Raises:
+        MegascopeError: the capture cannot be read or simulated; the message says what to do.
+    """
+    from analyzer.analysis import analyze
+
+    return from_analysis(path, analyze(path))
+
+
+def from_analysis(path: Path, analysis: "Analysis") -> Loaded:
+    """The dashboard's view of an analyzer result."""
+    capture = analysis.report.get("capture") or {}
+    title = capture.get("kernel") or capture.get("program") or path.name
+    return Loaded(str(title), path, analysis.timeline, analysis.report, partial(_bubbles, analysis), analysis)
+
+
+def _bubbles(analysis: "Analysis", core: int) -> pd.DataFrame:
+    """Every bubble of a core; none where the source of the timeline cannot see transfers."""
+    from analyzer.bubbles import find_bubbles
+    from analyzer.reports.contract import explain
+
+    if (analysis.report.get("hbm") or {}).get("bubble_ps") is None:
+        return pd.DataFrame()
+    return pd.DataFrame(
+        {
+            "core": b.core,
+            "start_ps": b.start_ps,
+            "duration_ps": b.duration_ps,
+            "cause": explain(b),
+            "source": b.source,
+            "bundle_first": b.bundles[0] if b.bundles else None,
+            "bundle_last": b.bundles[1] if b.bundles else None,
+            "layer": b.layer,
+            "phase": b.phase,
+        }
+        for b in find_bubbles(analysis.core_step(core))
+    )

@@ -1,0 +1,1 @@
+"""The pages, one module each: KEY, TITLE, `layout(loaded, identity)`, `register(app, context)`."""

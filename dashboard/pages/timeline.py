@@ -1,0 +1,194 @@
+"""The timeline page: lanes, bandwidth and bubbles of one core over one step."""
+
+from typing import Any
+
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+
+from analyzer.errors import MegascopeError
+from dashboard import text
+from dashboard.bubbles import bubble_rows
+from dashboard.components import GRAPH_CONFIG, facts, legend, panel, waiting
+from dashboard.context import Context
+from dashboard.figures import LEGEND, message_spec, shape_count, step_spec
+from dashboard.index import TimelineIndex
+from dashboard.loading import Loaded
+from dashboard.palette import theme
+from dashboard.wire import wire
+
+KEY = "timeline"
+TITLE = "Timeline"
+MAX_SHAPES = 4500
+BUBBLE_ROWS = 40
+_HEADINGS = (
+    ("start", "start (µs)"),
+    ("duration", "duration"),
+    ("share", "of step"),
+    ("layer", "layer"),
+    ("phase", "phase"),
+    ("cause", "cause"),
+    ("source", "source"),
+    ("bundles", "bundles"),
+)
+
+
+def layout(loaded: Loaded, identity: str) -> html.Div:
+    """The page of one capture."""
+    del identity
+    if len(loaded.timeline) == 0:
+        return panel(
+            "This capture has no spans",
+            "The program ran nothing that takes time, or its trace recorded no events.",
+            "Check the notes of `megascope report`; for a trace, record at least one whole step.",
+        )
+    index = loaded.index()
+    return html.Div(
+        [
+            facts(loaded),
+            toolbar(loaded, index),
+            waiting(
+                dcc.Graph(id="timeline", className="timeline-graph", config=GRAPH_CONFIG), "timeline-loading"
+            ),
+            html.Div(id="timeline-note", className="note"),
+            bubble_section(loaded, index.core),
+            dcc.Store(id="window"),
+        ],
+        className="page page-timeline",
+    )
+
+
+def toolbar(loaded: Loaded, index: TimelineIndex) -> html.Div:
+    """Core, layer, whole step, and the legend."""
+    layers = [
+        {"label": text.shorten(band.label), "value": f"{band.start}:{band.end}"} for band in index.layers
+    ]
+    present = [lane.colour for lane in index.lanes]
+    keys = [(k, v) for k, v in LEGEND.items() if k in present] + [("bubble", "HBM bubble")]
+    return html.Div(
+        [
+            html.Button("Whole step", id="whole-step", title="Show the whole step (key 0)"),
+            dcc.Dropdown(
+                layers, id="layer-jump", placeholder="Jump to layer", className="control", disabled=not layers
+            ),
+            dcc.Dropdown(
+                [{"label": f"core {c}", "value": c} for c in loaded.cores],
+                index.core,
+                id="core",
+                clearable=False,
+                className="control control-narrow",
+                disabled=len(loaded.cores) < 2,
+            ),
+            html.Button("−", id="zoom-out", title="Zoom out (key −)", **{"data-key": "-"}),
+            html.Button("+", id="zoom-in", title="Zoom in (key +)", **{"data-key": "+"}),
+            legend(keys),
+        ],
+        className="toolbar",
+    )
+
+
+def bubble_section(loaded: Loaded, core: int) -> html.Section:
+    """The largest bubbles; a click on one zooms the timeline to it."""
+    step = loaded.fact("step", "time_ps")
+    rows = bubble_rows(loaded.bubbles(core), core, BUBBLE_ROWS, step)
+    total = len(loaded.bubbles(core))
+    heading = f"HBM bubbles of core {core}, largest first"
+    if total > len(rows):
+        heading += f" ({len(rows)} of {total:,})"
+    if loaded.fact("hbm", "bubble_ps") is None and not rows:
+        body: Any = html.P("Unknown: this capture does not show HBM transfers.", className="muted")
+    elif not rows:
+        body = html.P("No interval without an HBM transfer in flight was found.", className="muted")
+    else:
+        body = html.Div(bubble_table(rows), className="table-scroll")
+    return html.Section([html.H2(heading), body], className="bubbles", id="bubbles")
+
+
+def bubble_table(rows: list[dict[str, Any]]) -> html.Table:
+    """A table whose rows carry the window to show."""
+    head = html.Thead(html.Tr([html.Th(label, scope="col") for _, label in _HEADINGS]))
+    body = []
+    for number, row in enumerate(rows):
+        start, end = row["window"]
+        first = html.Button(
+            row["start"],
+            id={"type": "zoom", "index": f"{start}:{end}:{number}"},
+            className="row-button",
+            title="Zoom to this bubble",
+        )
+        cells = [html.Td(first)]
+        cells += [html.Td(row[key], className=f"cell-{key}", title=row[key]) for key, _ in _HEADINGS[1:]]
+        body.append(html.Tr(cells, className="bubble-row"))
+    return html.Table([head, html.Tbody(body)], className="grid")
+
+
+def register(app: Dash, context: Context) -> None:
+    """Callbacks of the page."""
+    app.clientside_callback(
+        ClientsideFunction("megascope", "window"),
+        Output("window", "data"),
+        Input("timeline", "relayoutData"),
+        Input("whole-step", "n_clicks"),
+        Input("layer-jump", "value"),
+        Input({"type": "zoom", "index": ALL}, "n_clicks"),
+        State("url", "search"),
+        State("window", "data"),
+    )
+
+    @app.callback(
+        Output("timeline", "figure"),
+        Output("timeline-note", "children"),
+        Input("window", "data"),
+        Input("core", "value"),
+        Input("theme", "data"),
+        State("url", "pathname"),
+    )
+    def draw(
+        window: dict[str, Any] | None, core: int | None, theme_name: str | None, pathname: str
+    ) -> tuple[Any, Any]:
+        try:
+            loaded = context.loaded(pathname)
+        except MegascopeError as error:
+            return message_spec(f"{error.fault}. {error.cure}", theme(theme_name)), ""
+        return draw_window(loaded, parse_window(window), core, theme_name)
+
+    @app.callback(
+        Output("bubbles", "children"),
+        Input("core", "value"),
+        State("url", "pathname"),
+        prevent_initial_call=True,
+    )
+    def other_core(core: int, pathname: str) -> Any:
+        try:
+            return bubble_section(context.loaded(pathname), core).children
+        except MegascopeError:
+            return no_update
+
+
+def parse_window(window: Any) -> tuple[int, int] | None:
+    """The window a browser sent, or None for the whole step if it makes no sense."""
+    try:
+        start, end = int(window["start"]), int(window["end"])
+    except (TypeError, KeyError, ValueError, OverflowError):
+        return None
+    return (start, end) if start < end else None
+
+
+def draw_window(
+    loaded: Loaded, window: tuple[int, int] | None, core: int | None, theme_name: str | None
+) -> tuple[dict[str, Any], str]:
+    """(figure for the wire, note under it)."""
+    index = loaded.index(core)
+    if window:
+        room = (index.end - index.start) // 20 + 1
+        start, end = max(window[0], index.start - room), min(window[1], index.end + room)
+        window = (start, end) if start < end else None
+    view = loaded.view(theme(theme_name), window, margin=0.5, max_shapes=MAX_SHAPES)
+    spec = step_spec(index, view, loaded.bubbles(index.core))
+    start, end = view.visible(index)
+    spec["layout"]["xaxis"]["uirevision"] = f"{start}:{end}"
+    spans = sum(len(lane.all) for lane in index.lanes)
+    note = (
+        f"Core {index.core}: {text.duration(end - start)} shown, {shape_count(spec['data']):,} marks for "
+        f"{spans:,} spans of the step. Drag or scroll to zoom, double-click for all of it, keys ← → + − 0. "
+        "Marks that stand for several spans are as tall as the share of time they were busy."
+    )
+    return wire(spec), note

@@ -1,0 +1,63 @@
+"""Runs the dashboard until it is told to stop."""
+
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from analyzer.errors import UsageError
+
+
+def make_server(app: Any, host: str, port: int) -> Any:
+    """A threaded HTTP server bound to (host, port); port 0 takes a free one.
+
+    Raises:
+        UsageError: the address cannot be bound.
+    """
+    from werkzeug.serving import make_server as make
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    try:
+        return make(host.strip("[]"), port, app.server, threaded=True)
+    except (OSError, SystemExit, OverflowError) as error:
+        fault = getattr(error, "strerror", None) or "the address cannot be used"
+        raise UsageError(
+            f"{host}:{port}", str(fault).lower(), "Stop what uses it, or give another --port or --host."
+        ) from None
+
+
+def serve(paths: list[Path], host: str, port: int) -> None:
+    """Serve captures and print the address; returns after Ctrl-C or SIGTERM.
+
+    Raises:
+        MegascopeError: a path does not exist or the address cannot be bound.
+    """
+    from dashboard import security
+    from dashboard.app import create_app
+
+    token = None if security.is_local(host) else security.new_token()
+    app = create_app(paths, host=host, token=token)
+    server = make_server(app, host, port)
+    shown = f"[{host}]" if ":" in host else host
+    query = f"/?token={token}" if token else "/"
+    print(f"Megascope dashboard at http://{shown}:{server.server_port}{query}  (Ctrl-C stops it)", flush=True)
+    if token:
+        print(
+            "note: reachable from other machines; whoever has the address above can read the captures",
+            file=sys.stderr,
+        )
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        threading.Thread(target=server.shutdown, daemon=True).start()
+
+    previous = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        server.serve_forever(poll_interval=0.2)
+    finally:
+        server.server_close()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
