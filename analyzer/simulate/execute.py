@@ -1,0 +1,308 @@
+"""Runs the generated code of one core and gives its trace: block visits and events, no times."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType
+
+from analyzer.errors import UnsupportedProgramError
+from analyzer.llo.program import Address, Instruction, Memory, Register
+from analyzer.simulate import expressions
+from analyzer.simulate.codegen import Compiled, name_of
+from analyzer.simulate.scenario import Assumptions, Scenario
+
+type Event = tuple[object, ...]
+type Trace = list[int | Event]
+_CURE = "The simulator stops rather than guess; report the dump, or give the value in a scenario"
+_VISIT_LIMIT = 50_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class CoreTrace:
+    """What one core did. rank = chip * cores per chip + core."""
+
+    rank: int
+    chip: int
+    core: int
+    trace: Trace
+    assumptions: Assumptions
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceWords:
+    """SMEM words the runtime sets, by address: what each one holds; devices: count the program states."""
+
+    core_id: frozenset[int]
+    chip_id: frozenset[int]
+    rank: frozenset[int]
+    replica: frozenset[int]
+    devices: int | None
+
+
+def unwritten_words(compiled: Compiled) -> dict[int, list[Instruction]]:
+    """Constant SMEM addresses that are read and that no store of the program writes."""
+    written: set[int] = set()
+    read: dict[int, list[Instruction]] = {}
+    for bundle in compiled.scalar:
+        for i in bundle:
+            if i.mnemonic not in ("sst", "sld") or not i.operands or not isinstance(i.operands[0], Memory):
+                continue
+            values = [compiled.constant(t) for t in i.operands[0].terms]
+            if any(v is None for v in values):
+                continue
+            address = sum(v for v in values if v is not None)
+            if i.mnemonic == "sst":
+                written.add(address)
+            else:
+                read.setdefault(address, []).append(i)
+    return {address: loads for address, loads in read.items() if address not in written}
+
+
+def device_words(compiled: Compiled) -> DeviceWords:
+    """Tell the runtime's words apart: core id and chip id by comment, the mesh position by its use.
+
+    A mesh position is computed as `(replica << log2(devices)) + partition` and masked; with a mesh of
+    devices that is no power of two the shift is a product.
+    """
+    unwritten = unwritten_words(compiled)
+    core, chip, rank, replica = set(), set(), set(), set()
+    origin: dict[str, int] = {}
+    for address, loads in unwritten.items():
+        for load in loads:
+            comments = " ".join(load.comments)
+            if "core id" in comments:
+                core.add(address)
+            elif "chip id" in comments:
+                chip.add(address)
+            origin[name_of(load.results[0])] = address
+    if not core and 0 in (k[0] for k in compiled.layout.address):
+        zero = compiled.layout.of(Address(0))
+        if zero in unwritten:
+            core.add(zero)
+    devices = None
+    scaled: dict[str, tuple[str, int]] = {}
+    for bundle in compiled.scalar:
+        for i in bundle:
+            names = [name_of(o) for o in i.operands if isinstance(o, Register)]
+            if i.mnemonic in ("sshll.u32", "smul.u32") and len(names) == 1 and names[0] in origin:
+                factor = next((o for o in i.operands if isinstance(o, int)), None)
+                if factor is not None:
+                    scaled[name_of(i.results[0])] = (
+                        names[0],
+                        1 << factor if i.mnemonic == "sshll.u32" else factor,
+                    )
+    for bundle in compiled.scalar:
+        for i in bundle:
+            if i.mnemonic != "sadd.s32":
+                continue
+            names = [name_of(o) for o in i.operands if isinstance(o, Register)]
+            if len(names) != 2:
+                continue
+            for a, b in (names, names[::-1]):
+                if a in scaled and b in origin:
+                    high, low = origin[scaled[a][0]], origin[b]
+                    if high not in core | chip and low not in core | chip:
+                        replica.add(high)
+                        rank.add(low)
+                        devices = scaled[a][1]
+    return DeviceWords(frozenset(core), frozenset(chip), frozenset(rank), frozenset(replica), devices)
+
+
+class _Smem(dict[int, int]):
+    """SMEM of one core; a read of a word nobody wrote is an assumption."""
+
+    def __init__(self, missing: Callable[[int], int]) -> None:
+        super().__init__()
+        self._missing = missing
+
+    def __missing__(self, address: int) -> int:
+        return self._missing(address)
+
+
+class Core:
+    """One core's scalar program, ready to run."""
+
+    def __init__(
+        self, compiled: Compiled, scenario: Scenario, words: DeviceWords, rank: int, cores_per_chip: int
+    ) -> None:
+        self.compiled, self.scenario, self.words = compiled, scenario, words
+        self.rank, self.chip, self.core = rank, rank // cores_per_chip, rank % cores_per_chip
+        self.assumptions = Assumptions()
+        self.trace: Trace = []
+        self.smem = _Smem(self._missing_word)
+        self._pops: dict[str, int] = {}
+        self._harmless = _guarded_dummies(compiled)
+        self.namespace: dict[str, object] = dict(expressions.helpers())
+        self.namespace |= dict.fromkeys(compiled.globals_, 0)
+        self.namespace |= {
+            "T": self.trace.append,
+            "M": self.smem,
+            "D": self._descriptor,
+            "P": self._pop,
+            "S": self._semaphore,
+            "L": self._load_smem,
+            "U": self._unsupported,
+        }
+        self._operands()
+        for index, block in enumerate(compiled.program.blocks):
+            self.namespace[f"B{block.start}"] = self._stub(index, f"B{block.start}")
+
+    def _stub(self, index: int, name: str) -> Callable[[], object]:
+        def first() -> object:
+            code: CodeType = self.compiled.code(index)
+            exec(code, self.namespace)
+            made = self.namespace[name]
+            assert callable(made)
+            return made()
+
+        return first
+
+    def _operands(self) -> None:
+        for operand in self.compiled.program.operands:
+            name = name_of(operand.register)
+            if operand.register in self.compiled.layout.operand_address:
+                self.namespace[name] = self.compiled.layout.operand_address[operand.register]
+                continue
+            given = operand.index in self.scenario.scalars
+            value = self.scenario.scalars.get(operand.index, self.scenario.default)
+            self.namespace[name] = value & expressions.MASK
+            if name in self.compiled.live:
+                what = f"operand {operand.index} ({operand.shape}) passed by value"
+                self.assumptions.note(what, f"bundle {operand.bundle:#x}", value, given)
+
+    def run(self) -> CoreTrace:
+        """Execute from the entry to the exit.
+
+        Raises:
+            UnsupportedProgramError: something that cannot be executed exactly was reached, or the
+                program does not end.
+        """
+        step: object = self.namespace["B0"]
+        remaining = _VISIT_LIMIT
+        try:
+            while step is not None:
+                step = step()  # type: ignore[operator]
+                remaining -= 1
+                if not remaining:
+                    break
+        except (TypeError, NameError, ZeroDivisionError, ValueError) as error:
+            block = self._last_block()
+            raise UnsupportedProgramError(
+                self.compiled.program.path, f"block at bundle {block:#x} cannot be executed: {error}", _CURE
+            ) from error
+        if step is not None:
+            raise UnsupportedProgramError(
+                self.compiled.program.path,
+                f"no end after {_VISIT_LIMIT:,} blocks, last at bundle {self._last_block():#x}",
+                "A value of the scenario probably keeps a loop from ending: "
+                + "; ".join(f"{a.what} at {a.source} = {a.values}" for a in self.assumptions.items.values()),
+            )
+        return CoreTrace(self.rank, self.chip, self.core, self.trace, self.assumptions)
+
+    def _last_block(self) -> int:
+        for entry in reversed(self.trace):
+            if isinstance(entry, int):
+                return self.compiled.program.blocks[entry].start
+        return 0
+
+    # -- what the generated code calls ----------------------------------------------------------
+
+    def _unsupported(self, index: int) -> None:
+        site = self.compiled.sites[index]
+        raise UnsupportedProgramError(
+            self.compiled.program.path, f"{site.where}: {site.detail} is not supported", _CURE
+        )
+
+    def _missing_word(self, address: int) -> int:
+        words = self.words
+        if address in words.core_id:
+            return self.core
+        if address in words.chip_id:
+            return self.chip
+        if address in words.rank:
+            return self.rank
+        if address in words.replica:
+            return 0
+        if address in self._harmless:
+            return 0
+        placed = self.compiled.layout.find("smem", address)
+        name = placed.name if placed is not None else f"word {address:#x}"
+        given = name in self.scenario.words
+        value = self.scenario.words.get(name, self.scenario.default) & expressions.MASK
+        return self.assumptions.note(
+            f"SMEM word {name}", f"after bundle {self._last_block():#x}", value, given
+        )
+
+    def _descriptor(self, address: int) -> tuple[int, ...] | None:
+        memory = self.smem
+        if address not in memory:
+            return None
+        return tuple(memory[address + k] for k in range(9))
+
+    def _pop(self, index: int) -> int:
+        site = self.compiled.sites[index]
+        source = str(site.source) if site.source is not None else f"bundle {site.bundle:#x}"
+        short = source.rsplit("/", 1)[-1]
+        key = next((k for k in (source, short, short.rpartition(":")[2]) if k in self.scenario.pops), None)
+        given = self.scenario.pops[key] if key is not None else self.scenario.default
+        if isinstance(given, list):
+            turn = self._pops.get(source, 0)
+            self._pops[source] = turn + 1
+            value = given[turn % len(given)] if given else self.scenario.default
+        else:
+            value = given
+        return self.assumptions.note(
+            "vector to scalar pop", source, value & expressions.MASK, key is not None
+        )
+
+    def _semaphore(self, index: int) -> int:
+        site = self.compiled.sites[index]
+        source = str(site.source) if site.source is not None else f"bundle {site.bundle:#x}"
+        return self.assumptions.note("semaphore value read", source, 0, False)
+
+    def _load_smem(self, index: int, source: int, destination: int, granules: int) -> None:
+        """Content that a DMA brings into SMEM: from the operand it is read from, else assumed."""
+        layout = self.compiled.layout
+        site = self.compiled.sites[index]
+        space = site.detail.partition("_to_")[0]
+        placed = layout.find(space, source)
+        operand = placed.operand if placed is not None else None
+        given = self.scenario.smem.get(operand) if operand is not None else None
+        origin = f"operand {operand}" if operand is not None else "memory"
+        offset = (source - placed.start) * 8 if placed is not None else 0
+        where = str(site.source) if site.source is not None else f"bundle {site.bundle:#x}"
+        for k in range(granules * 8):
+            if given is None:
+                value = self.scenario.default
+            elif isinstance(given, int):
+                value = given
+            else:
+                value = given[offset + k] if offset + k < len(given) else self.scenario.default
+            self.smem[destination + k] = value & expressions.MASK
+        first = self.smem[destination]
+        self.assumptions.note(f"SMEM content copied from {origin}", where, first, given is not None)
+
+
+def _guarded_dummies(compiled: Compiled) -> frozenset[int]:
+    """Words that are only read where the value is not used.
+
+    The compiler turns `if p: x = load(core id)` into a load from `p ? #allocation0 : #allocationN`, with
+    #allocationN never written: what it loads there feeds only operations guarded by p.
+    """
+    dummies: set[int] = set()
+    written: set[int] = set()
+    for bundle in compiled.scalar:
+        for i in bundle:
+            if i.mnemonic == "sst" and i.operands and isinstance(i.operands[0], Memory):
+                written.update(v for t in i.operands[0].terms if (v := compiled.constant(t)) is not None)
+    for bundle in compiled.scalar:
+        for i in bundle:
+            if i.mnemonic != "sld" or not i.operands or not isinstance(i.operands[0], Memory):
+                continue
+            terms = i.operands[0].terms
+            if len(terms) != 1 or not isinstance(terms[0], Register):
+                continue
+            for made in compiled.definitions[name_of(terms[0])]:
+                if made.mnemonic == "scalar_select":
+                    dummies.update(v for o in made.operands[1:3] if (v := compiled.constant(o)) is not None)
+    zero = compiled.layout.of(Address(0))
+    return frozenset(d for d in dummies if d not in written and d != zero)

@@ -1,0 +1,73 @@
+"""What a simulation gives."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analyzer.machine import Machine
+from analyzer.simulate.scenario import Assumption
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioRecord:
+    """Under what assumptions a result holds.
+
+    name: the scenario's. assumed: every value that the bundles do not contain, with its place and how
+    often it was used; `given` tells those the scenario names from defaults. peers: how the other cores
+    were treated.
+    """
+
+    name: str
+    assumed: tuple[Assumption, ...]
+    peers: str
+    devices: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoopTrips:
+    """How often a loop ran: entries from outside and iterations in all."""
+
+    start: int
+    end: int
+    depth: int
+    entries: int
+    iterations: int
+
+
+@dataclass(slots=True, eq=False)
+class Simulation:
+    """One modelled step.
+
+    Attributes:
+        timeline: table of spans (analyzer/timeline.py), all simulated cores.
+        step_time_ps: end of the last core's program.
+        executed: int64[B], executions of each bundle on core 0 of the timeline.
+        loop_trips: per loop of the program.
+        semaphores: core -> {semaphore: value at the exit}; all zero, or the simulation would have failed.
+        operand_bytes: HBM operand index -> (bytes read, bytes written) by core 0.
+        messages, sent_bytes: remote copies and signals sent by core 0.
+        exposed_wait_ps: phase -> stalled time of core 0.
+        notes: what a reader must know.
+    """
+
+    timeline: pd.DataFrame
+    step_time_ps: int
+    executed: np.ndarray
+    static_bundles: int
+    executed_bundles: int
+    loop_trips: list[LoopTrips]
+    semaphores: dict[int, dict[int, int]]
+    operand_bytes: dict[int, tuple[int, int]]
+    messages: int
+    sent_bytes: int
+    exposed_wait_ps: dict[str, int]
+    scenario: ScenarioRecord
+    machine: Machine
+    core_end_ps: dict[int, int]
+    not_understood: int = 0
+    vmem_used: int | None = None
+    notes: list[str] = field(default_factory=list)
+    facts: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,68 @@
+"""What the bundles do not contain: where a core stands, and values that come from data.
+
+A scenario gives them; whatever it does not give is assumed, and every assumption is recorded with its
+place in the source and how often it was used. Nothing is assumed silently.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Values for one run.
+
+    Attributes:
+        name: shown with every result.
+        devices: cores that take part, None: taken from the program where it says so, else 1.
+        scalars: operand index -> value of an operand passed by value (int32 bits).
+        smem: operand index -> words of an operand that the kernel copies to SMEM; a single int fills.
+        pops: `file.py:line` or `line` -> value, or values in turn, of vector-to-scalar pops there.
+        words: `#allocation12` -> value of an SMEM word that the program never writes.
+        default: value of everything else (0).
+    """
+
+    name: str = "default"
+    devices: int | None = None
+    scalars: Mapping[int, int] = field(default_factory=dict)
+    smem: Mapping[int, int | list[int]] = field(default_factory=dict)
+    pops: Mapping[str, int | list[int]] = field(default_factory=dict)
+    words: Mapping[str, int] = field(default_factory=dict)
+    default: int = 0
+
+
+@dataclass(slots=True)
+class Assumption:
+    """One value that the bundles do not contain.
+
+    what: `vector to scalar pop`, `SMEM word #allocation17`, ...; source: file:line or bundle address;
+    given: the scenario named it (else it is the scenario's default); values: the first few used.
+    """
+
+    what: str
+    source: str
+    given: bool
+    count: int = 0
+    values: list[int] = field(default_factory=list)
+
+    def note(self, value: int) -> None:
+        """Count one use of `value`."""
+        self.count += 1
+        if len(self.values) < 8 and value not in self.values:
+            self.values.append(value)
+
+
+class Assumptions:
+    """All assumptions of one core's run, by (what, source)."""
+
+    def __init__(self) -> None:
+        self.items: dict[tuple[str, str], Assumption] = {}
+
+    def note(self, what: str, source: str, value: int, given: bool) -> int:
+        """Record one use; gives the value back."""
+        key = (what, source)
+        found = self.items.get(key)
+        if found is None:
+            found = self.items[key] = Assumption(what, source, given)
+        found.note(value)
+        return value

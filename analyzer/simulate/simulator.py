@@ -1,0 +1,215 @@
+"""Runs a program on a machine model: the one entry point of the simulator.
+
+`Simulator` keeps what does not depend on the machine (generated code, traces), so that many machines or
+what-ifs cost only the timing pass; `simulate` is the one-shot form.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from analyzer.errors import UnsupportedProgramError
+from analyzer.llo.program import Program
+from analyzer.machine import Machine
+from analyzer.simulate.buffers import extent
+from analyzer.simulate.codegen import Compiled
+from analyzer.simulate.execute import Core, CoreTrace, device_words
+from analyzer.simulate.issue import IssueModel, MxuUse
+from analyzer.simulate.result import LoopTrips, ScenarioRecord, Simulation
+from analyzer.simulate.scenario import Scenario
+from analyzer.simulate.schedule import CoreLog, CoreRun, check_balance, schedule_mirrored
+from analyzer.simulate.spans import SpanWriter
+
+
+class Simulator:
+    """One program, ready to be simulated under any machine and scenario."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.compiled = Compiled(program)
+        self.words = device_words(self.compiled)
+        self.use = MxuUse(program)
+        self._traces: dict[tuple[int, int, int], CoreTrace] = {}
+        self._scenarios: dict[int, Scenario] = {}
+
+    def trace(self, scenario: Scenario, rank: int, cores_per_chip: int) -> CoreTrace:
+        """Execute one core's scalar program (kept: it does not depend on the machine's speeds)."""
+        key = (id(scenario), rank, cores_per_chip)
+        if key not in self._traces:
+            self._scenarios[id(scenario)] = scenario
+            core = Core(self.compiled, scenario, self.words, rank, cores_per_chip)
+            self._traces[key] = core.run()
+        return self._traces[key]
+
+    def simulate(
+        self,
+        machine: Machine,
+        scenario: Scenario | None = None,
+        facts: Mapping[str, Any] | None = None,
+        *,
+        overrides: Mapping[str, object] | None = None,
+        rank: int = 0,
+    ) -> Simulation:
+        """Model one step.
+
+        Args:
+            machine: the chip.
+            scenario: values the bundles do not contain; None assumes defaults (and lists them).
+            facts: a capture's manifest: names of operands and copies.
+            overrides: machine parameters to change (`{"hbm.bandwidth": "x2"}`).
+            rank: the core to simulate.
+
+        Raises:
+            UnsupportedProgramError: the program cannot be executed exactly, or a semaphore does not balance.
+        """
+        machine = machine.with_overrides(overrides or {})
+        scenario = scenario or _DEFAULT
+        facts = facts or {}
+        issue = IssueModel(self.program, self.use, machine)
+        trace = self.trace(scenario, rank, machine.cores_per_chip)
+        run = schedule_mirrored(self.compiled, trace, issue, machine)
+        check_balance(self.compiled, [run])
+        return self._result([run], issue, machine, scenario, facts, mirrored=True)
+
+    def _result(
+        self,
+        runs: list[CoreRun],
+        issue: IssueModel,
+        machine: Machine,
+        scenario: Scenario,
+        facts: Mapping[str, Any],
+        *,
+        mirrored: bool,
+    ) -> Simulation:
+        logs = {run.core.rank: run.log for run in runs}
+        writer = SpanWriter(self.compiled, issue, machine.cycle_ps, operand_names(facts), copy_tags(facts))
+        spans = {rank: writer.transfers(log) for rank, log in logs.items()}
+        for rank, log in logs.items():
+            received = writer.receipts(log, logs, mirrored=mirrored)
+            writer.waits(log, spans[rank], received)
+            writer.work(log)
+            writer.regions(log)
+        first = runs[0].log
+        executed, executed_bundles = self._executed(first)
+        messages = [t for t in first.transfers if t.peer >= 0]
+        exposed: Counter[str] = Counter()
+        for _, start, end, _, context, _ in first.stalls:
+            exposed[first.contexts[context][0]] += round(end - start)
+        remote = bool(messages)
+        peers = "mirrored: peers do the same at the same time" if remote else "none"
+        return Simulation(
+            timeline=writer.table.frame(),
+            step_time_ps=round(max(log.end for log in logs.values())),
+            executed=executed,
+            static_bundles=self.program.bundle_count,
+            executed_bundles=executed_bundles,
+            loop_trips=self._trips(first),
+            semaphores={rank: log.semaphores for rank, log in logs.items()},
+            operand_bytes=self._operand_bytes(first),
+            messages=len(messages),
+            sent_bytes=sum(t.bytes for t in messages),
+            exposed_wait_ps=dict(exposed),
+            scenario=ScenarioRecord(
+                scenario.name,
+                tuple(runs[0].core.assumptions.items.values()),
+                peers if mirrored else "all cores simulated",
+                scenario.devices or self.words.devices,
+            ),
+            machine=machine,
+            core_end_ps={rank: round(log.end) for rank, log in logs.items()},
+            not_understood=self.program.not_understood.count,
+            facts=facts,
+        )
+
+    def _executed(self, log: CoreLog) -> tuple[np.ndarray, int]:
+        executed = np.zeros(self.program.bundle_count, dtype=np.int64)
+        for block, count in Counter(log.visit_block).items():
+            span = self.program.blocks[block]
+            executed[span.start : span.end] += count
+        return executed, int(executed.sum())
+
+    def _trips(self, log: CoreLog) -> list[LoopTrips]:
+        starts = [self.program.blocks[b].start for b in log.visit_block]
+        heads = Counter(starts)
+        trips = []
+        for loop in self.program.loops:
+            inside = [loop.start <= s <= loop.end for s in starts]
+            entries = sum(
+                1 for k, s in enumerate(starts) if s == loop.start and (k == 0 or not inside[k - 1])
+            )
+            trips.append(LoopTrips(loop.start, loop.end, loop.depth, entries, heads[loop.start]))
+        return trips
+
+    def _operand_bytes(self, log: CoreLog) -> dict[int, tuple[int, int]]:
+        """Bytes per HBM operand, and a check that no copy leaves its operand."""
+        layout = self.compiled.layout
+        read: Counter[int] = Counter()
+        written: Counter[int] = Counter()
+        for transfer in log.transfers:
+            for address, counter, destination in (
+                (transfer.source, read, False),
+                (transfer.destination, written, True),
+            ):
+                if address < 0 or layout.space_of(address) != "hbm":
+                    continue
+                placed = layout.find("hbm", address)
+                reach = address + extent(transfer.bytes // 32, transfer.strides, destination=destination)
+                if placed is None or reach > placed.start + -(-placed.size // 32) * 32:
+                    raise UnsupportedProgramError(
+                        self.program.path,
+                        f"{self.compiled.sites[transfer.site].where}: the copy leaves its HBM operand",
+                        "A value of the scenario is out of range, or an address is computed wrongly",
+                    )
+                if placed.operand is not None and (not destination or transfer.peer < 0):
+                    counter[placed.operand] += transfer.bytes
+        return {
+            o.index: (read[o.index], written[o.index])
+            for o in self.program.operands
+            if o.space == "hbm" or read[o.index] or written[o.index]
+        }
+
+
+_DEFAULT = Scenario()
+
+
+def operand_names(facts: Mapping[str, Any]) -> dict[int, str]:
+    """Names of operands from a manifest."""
+    return {
+        int(row["index"]): str(row["name"])
+        for row in facts.get("operands") or []
+        if isinstance(row, Mapping) and row.get("name")
+    }
+
+
+def copy_tags(facts: Mapping[str, Any]) -> dict[tuple[str, int], str]:
+    """Names of copies by source line from a manifest."""
+    return {
+        (str(row["file"]), int(row["line"])): str(row["name"])
+        for row in facts.get("copy_names") or []
+        if isinstance(row, Mapping)
+    }
+
+
+def simulate(
+    program: Program,
+    machine: Machine,
+    scenario: Scenario | Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any] | None = None,
+    *,
+    overrides: Mapping[str, object] | None = None,
+    rank: int = 0,
+) -> Simulation:
+    """Model one step of `program` on `machine`. See `Simulator.simulate`."""
+    return Simulator(program).simulate(machine, as_scenario(scenario), facts, overrides=overrides, rank=rank)
+
+
+def as_scenario(value: Scenario | Mapping[str, Any] | None) -> Scenario:
+    """A scenario from one, from its fields, or the default."""
+    if isinstance(value, Scenario):
+        return value
+    if not value:
+        return _DEFAULT
+    known = set(Scenario.__slots__)
+    return Scenario(**{k: v for k, v in value.items() if k in known})
