@@ -13,7 +13,10 @@ from pathlib import Path
 
 from analyzer.dump_facts import HloModule, read_module
 
-_NAMED = re.compile(r"^(?P<epoch>\d{15,})-(?P<program>.+)-(?P<number>\d{2,3})-final_bundles\.txt$")
+# Some collections put the chip's name before the stamp, and some programs have no name.
+_NAMED = re.compile(
+    r"^(?:[A-Za-z]\w*-)?(?P<epoch>\d{15,})-(?:(?P<program>.+)-)?(?P<number>\d{2,3})-final_bundles\.txt$"
+)
 _LOOSE = re.compile(r"^(?P<program>.*?)(?:-?(?P<number>\d{2,3}))?-?final_bundles\.txt$")
 _ADDRESS = re.compile(rb"^\s*0x([0-9a-f]+)\s+(?:[A-Z]{2}\s*)?:", re.MULTILINE)
 _FIRST_BUNDLE = re.compile(rb"^\s*0\s+(?:[A-Z]{2}\s*)?:\s*[>{]", re.MULTILINE)
@@ -128,8 +131,8 @@ def _stamped(path: Path) -> bool:
 def _program(path: Path, files: Iterable[Path], modules: list[HloModule]) -> DumpProgram:
     match = _NAMED.match(path.name)
     if match:
-        name, stem = match.group("program"), match.group("epoch")
-        companions = _companions(f"{stem}-{name}-", files)
+        name, stem = match.group("program") or "unnamed", match.group("epoch")
+        companions = _companions(path.name[: match.start("number")], files)
     else:
         loose = _LOOSE.match(path.name)
         name = (loose.group("program").strip("-") if loose else "") or path.stem
