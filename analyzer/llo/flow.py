@@ -4,26 +4,43 @@ Nothing of this is printed; the rules below were inferred (docs/llo.md says from
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from analyzer.llo.program import Block, Branch, Instruction, Loop, Predicate, Region
 
-DELAY_SLOTS = 6
 _REGION_EVENT = re.compile(rb"(Start/End empty|Start|End)(?: empty)? region (\d+)")
+_EXIT = b"/* exit bundle"
+
+# (branch bundle, its predicate, candidate bundle) -> does the candidate use, unguarded, a value made
+# under the branch's predicate? Then it cannot be a delay slot of that branch.
+GuardUse = Callable[[int, Predicate | None, int], bool]
 
 
-class Flow:
-    """What the region lists say: where regions start and end, and which bundles carry marks."""
+@dataclass(slots=True)
+class Marks:
+    """What is printed around the bundles: region starts and ends, labels, empty bundles (bool[B])."""
 
-    def __init__(self, bundle_count: int) -> None:
-        self.regions: dict[int, Region] = {}
-        self.starts = np.zeros(bundle_count, bool)
-        self.ends = np.zeros(bundle_count, bool)
+    starts: np.ndarray
+    ends: np.ndarray
+    labelled: np.ndarray
+    empty: np.ndarray
+    regions: dict[int, Region] = field(default_factory=dict)
+    exit_bundle: int | None = None
+
+    @classmethod
+    def blank(cls, empty: np.ndarray, labels: dict[int, str]) -> "Marks":
+        """No marks yet, for a program whose empty bundles are known."""
+        labelled = np.zeros(len(empty), bool)
+        labelled[list(labels)] = True
+        return cls(np.zeros(len(empty), bool), np.zeros(len(empty), bool), labelled, empty)
 
     def read_trailer(self, bundle: int, text: bytes) -> None:
-        """Take in the region list printed after bundle `bundle`."""
+        """Take in the comment printed after bundle `bundle`."""
+        if _EXIT in text:
+            self.exit_bundle = bundle
         for kind, number in _REGION_EVENT.findall(text):
             region = int(number)
             known = self.regions.get(region)
@@ -36,76 +53,89 @@ class Flow:
             if known is None:
                 self.regions[region] = Region(region, bundle, bundle + 1 if kind != b"Start" else None)
 
+    def target_of(self, region: int | None) -> int | None:
+        """The bundle a branch to `region` goes to.
+
+        The entry and exit comments replace the region list of their bundle, so a region that starts
+        there is printed nowhere: a branch to an unlisted region goes to the labelled exit bundle.
+        """
+        if region is None:
+            return None
+        known = self.regions.get(region)
+        if known is not None:
+            return known.start
+        if self.exit_bundle is not None and self.labelled[self.exit_bundle]:
+            return self.exit_bundle
+        return None
+
+
+def guess_slots(branches: Sequence[int], marks: Marks) -> int:
+    """Delay slots of a program of unknown generation: 4 (up to v6e) or 6 (TPU7x), by its region marks."""
+    count = len(marks.empty)
+    votes = {4: 0, 6: 0}
+    for branch in branches:
+        if any(marks.labelled[branch + k] for k in range(1, 5) if branch + k < count):
+            return 6
+        for slots, tally in votes.items():
+            if branch + slots < count and marks.ends[branch + slots]:
+                votes[slots] = tally + 1
+    return 6 if votes[6] > votes[4] else 4
+
 
 def resolve_branches(
-    branches: Sequence[Instruction],
-    flow: Flow,
-    empty: np.ndarray,
-    labelled: np.ndarray,
-    uses_guard: "GuardUse",
+    branches: Sequence[Instruction], marks: Marks, slots: int, uses_guard: GuardUse
 ) -> tuple[dict[int, Branch], list[Instruction]]:
     """Targets and delay slots of `sbr.*`: (branch per bundle, branches without a known target)."""
     resolved: dict[int, Branch] = {}
     dangling: list[Instruction] = []
-    branch_bundles = np.array(sorted(b.bundle for b in branches), dtype=np.int64)
+    bundles = np.array(sorted(b.bundle for b in branches), dtype=np.int64)
     for instruction in branches:
-        region = (
-            flow.regions.get(instruction.target_region) if instruction.target_region is not None else None
-        )
-        if region is None:
+        target = marks.target_of(instruction.target_region)
+        if target is None:
             dangling.append(instruction)
             continue
-        slots = delay_slots(
-            instruction.bundle, instruction.predicate, flow, empty, labelled, branch_bundles, uses_guard
-        )
-        resolved[instruction.bundle] = Branch(instruction.bundle, region.start, slots, instruction.predicate)
+        bundle, predicate = instruction.bundle, instruction.predicate
+        if slots == 6:
+            used = _collapsed_slots(bundle, predicate, marks, bundles, uses_guard)
+        else:
+            used = min(slots, len(marks.empty) - 1 - bundle)
+        resolved[bundle] = Branch(bundle, target, used, predicate)
     return resolved, dangling
 
 
-class GuardUse:
-    """Answers whether a bundle has an unpredicated DMA or store that uses a value made under a predicate."""
-
-    def __call__(self, branch: int, predicate: Predicate | None, bundle: int) -> bool:
-        """True if `bundle` cannot be a delay slot of `branch` for that reason."""
-        del branch, predicate, bundle
-        return False
-
-
-def delay_slots(
-    branch: int,
-    predicate: Predicate | None,
-    flow: Flow,
-    empty: np.ndarray,
-    labelled: np.ndarray,
-    branch_bundles: np.ndarray,
-    uses_guard: GuardUse,
+def _collapsed_slots(
+    branch: int, predicate: Predicate | None, marks: Marks, branch_bundles: np.ndarray, uses_guard: GuardUse
 ) -> int:
-    """How many printed bundles after `branch` run before control moves.
+    """How many printed bundles after `branch` run before control moves, on TPU7x.
 
-    The hardware has a fixed number of slots, but a trailing run of empty ones prints as one `{}`.
+    The hardware has six slots. A trailing run of empty ones prints as a single `{}`, unless a region
+    ends with the last slot: then all of them are printed.
     """
-    count = len(empty)
-    last = min(DELAY_SLOTS, count - 1 - branch)
+    slots = 6
+    count = len(marks.empty)
+    last = min(slots, count - 1 - branch)
     for k in range(1, last + 1):
-        if labelled[branch + k]:
+        # Code that can be jumped to, or a new region, is behind the branch, never in its slots.
+        if marks.labelled[branch + k] or marks.starts[branch + k]:
             last = k - 1
             break
-    empties = [k for k in range(1, last + 1) if empty[branch + k]]
+    empties = [k for k in range(1, last + 1) if marks.empty[branch + k]]
     if not empties:
         return last
-    for k in empties:
-        after = branch + k + 1
-        if after < count and (labelled[after] or flow.starts[after]):
-            return k
-    if last == DELAY_SLOTS and flow.ends[branch + DELAY_SLOTS]:
-        first = empties[0]
-        for k in range(first + 1, last + 1):
-            if uses_guard(branch, predicate, branch + k):
-                return first
-        if np.any((branch_bundles > branch + first) & (branch_bundles <= branch + last)):
-            return first
-        return DELAY_SLOTS
-    return empties[0]
+    first = empties[0]
+    after = branch + last + 1
+    cut = last < slots or (after < count and (marks.labelled[after] or marks.starts[after]))
+    if cut and marks.empty[branch + last] and not (last == slots and marks.ends[branch + last]):
+        return last
+    if last < slots:
+        return empties[-1] if marks.ends[branch + empties[-1]] else first
+    if not marks.ends[branch + slots]:
+        return first
+    if any(uses_guard(branch, predicate, branch + k) for k in range(first + 1, last + 1)):
+        return first
+    if np.any((branch_bundles > branch + first) & (branch_bundles <= branch + last)):
+        return first
+    return slots
 
 
 def find_blocks(count: int, branches: dict[int, Branch]) -> list[Block]:

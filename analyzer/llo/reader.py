@@ -9,9 +9,15 @@ import numpy as np
 
 from analyzer.errors import InputError
 from analyzer.llo import decode, flow, opcodes, scan
+from analyzer.llo.generation import (
+    DELAY_SLOTS,
+    generation_of_chip,
+    generation_of_folder,
+    generation_of_opcodes,
+)
 from analyzer.llo.markers import markers_of, read_marker_names
 from analyzer.llo.operands import call_operands
-from analyzer.llo.program import Instruction, Program, Unit
+from analyzer.llo.program import Instruction, Predicate, Program, Unit
 
 _FILE_NAME = re.compile(r"^(?:\w+-)??(?:\d{10,}-)?(?P<name>.*?)-?\d+-final_bundles\.txt$")
 _SCALAR_UNITS = frozenset((Unit.SALU, Unit.DMA, Unit.SYNC, Unit.PSEUDO, Unit.UNKNOWN))
@@ -21,11 +27,13 @@ _GUARDED = re.compile(rb"\(!?%p")
 RECOMPILE = "Compile again (megascope compile), or point at the file whose name ends in -final_bundles.txt"
 
 
-def read_program(path: Path) -> Program:
+def read_program(path: Path, chip: str | None = None) -> "FileProgram":
     """Read one final_bundles file.
 
     Args:
         path: The file; its name gives the program's name.
+        chip: The chip it was compiled for (`tpu7x`), where the caller knows it. Otherwise the
+            generation is inferred from the instructions, then from the other programs of the folder.
 
     Raises:
         InputError: the file is missing, unreadable, empty, truncated, or not a list of bundles.
@@ -35,10 +43,10 @@ def read_program(path: Path) -> Program:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(path, f"cannot be read ({error.strerror or error})", "Check the path") from error
-    return parse_program(data, path)
+    return parse_program(data, path, chip)
 
 
-def parse_program(data: bytes, path: Path) -> Program:
+def parse_program(data: bytes, path: Path, chip: str | None = None) -> "FileProgram":
     """The same for text already in memory; `path` names it in errors and is not opened."""
     _refuse_what_is_not_bundles(data, path)
     found = scan.scan(data)
@@ -47,7 +55,7 @@ def parse_program(data: bytes, path: Path) -> Program:
     if found.unclosed and found.unclosed[-1] == len(found.bundle_head) - 1:
         address = int(found.bundle_address[-1])
         raise InputError(path, f"is truncated inside bundle {address:#x}", RECOMPILE)
-    return FileProgram(data, path, found)
+    return FileProgram(data, path, found, chip)
 
 
 def _refuse_what_is_not_bundles(data: bytes, path: Path) -> None:
@@ -76,10 +84,11 @@ class FileProgram(Program):
     """A `Program` that keeps the text it was read from and decodes instructions when asked.
 
     bundle_address: int64[B], addresses as printed. labels: bundle -> "LB", "PF", ...
-    dangling: branches whose target region is not in the text.
+    dangling: branches whose target region is not in the text. generation: 5, 6, 7 or None (unknown);
+    delay_slots: branch delay slots of the hardware.
     """
 
-    def __init__(self, data: bytes, path: Path, found: scan.Scan) -> None:
+    def __init__(self, data: bytes, path: Path, found: scan.Scan, chip: str | None = None) -> None:
         self.data = data
         self.path = str(path)
         self.name = program_name(path)
@@ -106,6 +115,11 @@ class FileProgram(Program):
             ],
             dtype=bool,
         )
+        self.generation = (
+            generation_of_chip(chip)
+            or generation_of_opcodes(self.opcodes)
+            or generation_of_folder(path.parent)
+        )
         self._count_unknown_opcodes()
         self._find_flow(found)
         self.marker_names = read_marker_names(path)
@@ -124,27 +138,26 @@ class FileProgram(Program):
         return int(self.bundle_address[self.instruction_bundle[index]])
 
     def _find_flow(self, found: scan.Scan) -> None:
-        flow_marks = flow.Flow(self.bundle_count)
+        marks = flow.Marks.blank(np.diff(self.bundle_first) == 0, self.labels)
         for bundle in np.flatnonzero(found.window_end - found.body_end > 2):
             text = self.data[found.body_end[bundle] : found.window_end[bundle]]
-            if b"egion" in text:
-                flow_marks.read_trailer(int(bundle), text)
-        self.regions = flow_marks.regions
-        labelled = np.zeros(self.bundle_count, bool)
-        labelled[list(self.labels)] = True
-        empty = np.diff(self.bundle_first) == 0
+            if b"/*" in text:
+                marks.read_trailer(int(bundle), text)
+        self.regions = marks.regions
         branches = [self.instruction(i) for i in self.find(lambda opcode: opcode.startswith("sbr"))]
-        self.branches, self.dangling = flow.resolve_branches(
-            branches, flow_marks, empty, labelled, self._uses_guarded_value
-        )
+        slots = DELAY_SLOTS.get(self.generation) if self.generation is not None else None
+        if slots is None:
+            slots = flow.guess_slots([b.bundle for b in branches], marks)
+        self.delay_slots = slots
+        self.branches, self.dangling = flow.resolve_branches(branches, marks, slots, self._uses_guarded_value)
         self.blocks = flow.find_blocks(self.bundle_count, self.branches)
         self.loops = flow.find_loops(self.branches)
 
-    def _uses_guarded_value(self, branch: int, predicate: object, bundle: int) -> bool:
+    def _uses_guarded_value(self, branch: int, predicate: Predicate | None, bundle: int) -> bool:
         """Does `bundle` use, unpredicated, a value made under the predicate of the branch?"""
-        guard = getattr(predicate, "register", None)
-        if guard is None:
+        if predicate is None:
             return False
+        guard = predicate.register
         made = {
             result
             for earlier in range(max(branch - 64, 0), bundle)
