@@ -52,6 +52,22 @@ def helper_module(file: str) -> None:
 helper_module(__file__)
 
 
+def at_callers_line[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    """A loop or branch body of a helper module, whose instructions are to carry the kernel's line.
+
+    JAX traces such a body with a call stack of its own, in which the kernel no longer appears: a copy started
+    in it would have no source line at all.
+    """
+    line = source_info_util.current().traceback
+
+    @functools.wraps(function)
+    def body(*args: P.args, **kwargs: P.kwargs) -> R:
+        with source_info_util.user_context(line, name_stack=source_info_util.current_name_stack()):
+            return function(*args, **kwargs)
+
+    return body
+
+
 def instrument[**P, R](function: Callable[P, R], level: Level) -> Callable[P, R]:
     """Give back `function` with its hooks set to `level` whenever it is traced.
 
@@ -89,7 +105,7 @@ def layer(index: int | jax.Array) -> Iterator[None]:
         yield
         return
     with jax.named_scope(LAYER_SCOPE):
-        pltpu.trace_value(LAYER_VALUE, jnp.int32(index))
+        pltpu.trace_value(LAYER_VALUE, jnp.int32(index) if isinstance(index, int) else index)
         yield
 
 

@@ -30,7 +30,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from megakernels.hooks import helper_module, tag
+from megakernels.hooks import at_callers_line, helper_module, tag
 
 helper_module(__file__)
 
@@ -116,7 +116,7 @@ class AllReduce:
         if self.cores == 1:
             keep()
         else:
-            lax.cond(owner == self._rank(), keep, send)
+            lax.cond(owner == self._rank(), at_callers_line(keep), at_callers_line(send))
 
     def reduce(self, whole: Any) -> None:
         """Wait for all partial sums of this core's columns and add them to those columns of `whole`.
@@ -124,18 +124,15 @@ class AllReduce:
         Args:
             whole: VMEM ref `[batch, width]` float32.
         """
-        scratch = self.scratch
-        box = scratch.mailboxes.at[0]
-        for_one_box = self._copy_to(self._rank(), box, box, scratch.posted, scratch.delivered)
         for _ in range(self.cores - 1):
-            for_one_box.wait_recv()
+            self._one_mailbox().wait_recv()
         own = self._columns_of(self._rank())
         total = whole[:, own]
         for sender in range(self.cores):
-            total = total + scratch.mailboxes[sender]
+            total = total + self.scratch.mailboxes[sender]
         whole[:, own] = total
         for _ in range(self.cores - 1):
-            for_one_box.wait_send()
+            self._one_mailbox().wait_send()
 
     def gather(self, whole: Any) -> None:
         """Send this core's columns of `whole` to every other core and wait for all of theirs."""
@@ -146,11 +143,11 @@ class AllReduce:
         for steps in range(1, self.cores):
             other = peer(self._rank(), steps, self.cores)
             tag(self._copy_to(other, own, own, *semaphores), "all_gather").start()
-        for_one_share = self._copy_to(self._rank(), own, own, *semaphores)
+        one_share = self._copy_to(self._rank(), own, own, *semaphores)
         for _ in range(self.cores - 1):
-            for_one_share.wait_recv()
+            one_share.wait_recv()
         for _ in range(self.cores - 1):
-            for_one_share.wait_send()
+            one_share.wait_send()
 
     def _rank(self) -> jax.Array:
         return lax.axis_index(self.axis) if self.cores > 1 else jnp.int32(0)
@@ -160,6 +157,11 @@ class AllReduce:
         first = pl.multiple_of(owner * self.columns_per_owner, self.columns_per_owner)
         return pl.ds(first, self.columns_per_owner)
 
+    def _one_mailbox(self) -> Any:
+        """A copy of the size of one mailbox, to wait by."""
+        box = self.scratch.mailboxes.at[0]
+        return self._copy_to(self._rank(), box, box, self.scratch.posted, self.scratch.delivered)
+
     def _copy_to(self, rank: jax.Array, source: Any, destination: Any, left: Any, arrived: Any) -> Any:
-        """A remote copy; waits look only at its byte count, so any rank serves for a wait."""
+        """A remote copy. A wait looks only at its byte count, so any rank serves to wait by."""
         return pltpu.make_async_remote_copy(source, destination, left, arrived, device_id={self.axis: rank})

@@ -1,4 +1,4 @@
-"""`simulated`: runs a kernel in Pallas's TPU interpret mode, in a child process that a deadlock cannot outlive."""
+"""`simulated`: runs a kernel in Pallas's TPU interpret mode, in a child process."""
 
 import importlib.util
 import sys

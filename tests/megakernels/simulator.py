@@ -1,7 +1,7 @@
-"""Interprets kernels in a child process: a deadlock hangs the interpreter for good, so someone must outlive it.
+"""Interprets kernels in a child process: a deadlock hangs the interpreter for good, so a parent outlives it.
 
-A case is a function of a `cases.py` beside the tests that runs a kernel and returns values. The child runs one case
-after the other, for start-up costs seconds, and is replaced when a case does not answer in time.
+A case is a function of a `cases.py` beside the tests that runs a kernel and returns values. The child runs
+one case after the other, for start-up costs seconds, and is replaced when a case does not answer in time.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ class Simulator:
         self._child: subprocess.Popen[bytes] | None = None
 
     def __call__(self, case: str, *, timeout: float = 120.0, **options: Any) -> Outcome:
-        """Run `case`, "folder:function" for the function in folder/cases.py, for at most `timeout` seconds."""
+        """Run `case`, "folder:function" for one of folder/cases.py, for at most `timeout` seconds."""
         child = self._child = self._child or self._start()
         assert child.stdin is not None
         assert child.stdout is not None

@@ -10,6 +10,7 @@ from jax.sharding import NamedSharding
 from megakernels.common.ring import Ring
 from megakernels.mlp.build import build
 from megakernels.mlp.config import MlpConfig
+from megakernels.mlp.kernel import MlpStep
 from megakernels.mlp.reference import mlp_stack, pack_weights, random_inputs
 
 
@@ -21,7 +22,7 @@ def stack(
     swap_gate_and_up: bool = False,
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
-    """The kernel on every core and the reference: `cores` [cores, batch, hidden] and `reference` [batch, hidden]."""
+    """The kernel, `cores` [cores, batch, hidden], and the reference, `reference` [batch, hidden]."""
     config = MlpConfig(**sizes)
     x, weights = random_inputs(config, seed)
     reference = jax.jit(mlp_stack, static_argnames="epsilon")(x, weights, epsilon=config.epsilon)
@@ -43,15 +44,22 @@ def stack(
     }
 
 
-def without_ring_wait(**options: Any) -> dict[str, np.ndarray]:
-    """The same with a planted fault: tiles are read without waiting for them; waited for after the last read."""
-    whole_wait = Ring.wait
+def with_fault(fault: str, **options: Any) -> dict[str, np.ndarray]:
+    """The same with a planted fault.
 
-    def no_wait(ring: Ring, bank: Any) -> Any:
-        return ring.scratch.banks.at[bank]
-
-    Ring.wait = no_wait
+    "no_ring_wait" reads tiles without waiting for them; "one_too_far" requests one tile more than the ring
+    has banks, which overwrites a tile before it is used; "no_requests" never asks for a tile.
+    """
+    sound = Ring.wait, MlpStep.request, MlpConfig.distance, MlpConfig.__post_init__
     try:
+        match fault:
+            case "no_ring_wait":
+                Ring.wait = lambda ring, bank: ring.scratch.banks.at[bank]
+            case "one_too_far":
+                MlpConfig.distance = property(lambda config: config.ring_depth + 1)
+                MlpConfig.__post_init__ = lambda config: None  # it refuses just this
+            case "no_requests":
+                MlpStep.request = lambda step, stream: stream
         return stack(**options)
     finally:
-        Ring.wait = whole_wait
+        Ring.wait, MlpStep.request, MlpConfig.distance, MlpConfig.__post_init__ = sound
