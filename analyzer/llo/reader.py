@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ _FILE_NAME = re.compile(r"^(?:\w+-)??(?:\d{10,}-)?(?P<name>.*?)-?\d+-final_bundl
 _SCALAR_UNITS = frozenset((Unit.SALU, Unit.DMA, Unit.SYNC, Unit.PSEUDO, Unit.UNKNOWN))
 # Vector instructions that hand values to the scalar side.
 _SCALAR_FAMILIES = frozenset(("vpush",))
+_SPILL = re.compile(rb"#allocation\d+_spill")
 _GUARDED = re.compile(rb"\(!?%p")
 RECOMPILE = "Compile again (megascope compile), or point at the file whose name ends in -final_bundles.txt"
 
@@ -171,6 +172,14 @@ class FileProgram(Program):
             and not made.isdisjoint(o for o in instruction.operands if isinstance(o, decode.Register))
             for instruction in self.scalar_instructions(bundle)
         )
+
+    @cached_property
+    def spills(self) -> list[int]:
+        """Indices of the loads, stores and DMAs whose address is a spill slot (`[#allocationN_spill]`)."""
+        positions = np.array([m.start() for m in _SPILL.finditer(self.data)], dtype=np.int64)
+        owner = np.searchsorted(self.instruction_span[:, 0], positions, side="right") - 1
+        inside = (owner >= 0) & (positions < self.instruction_span[np.maximum(owner, 0), 1])
+        return [int(i) for i in np.unique(owner[inside])]
 
     def guarded_instructions(self, bundle: int) -> list[Instruction]:
         """The instructions of `bundle` that have a predicate in their text."""
