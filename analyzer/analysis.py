@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from analyzer import bubbles, cache, critical, findings, groups, metrics, view, 
 from analyzer.capture import Capture, open_capture
 from analyzer.errors import UsageError
 from analyzer.findings.base import Context
+from analyzer.options import scenario_of
 from analyzer.reports import contract
 from analyzer.view import CoreStep
 
@@ -42,11 +43,11 @@ class Facts:
     assumed_values: list[dict[str, Any]] = field(default_factory=list)
     not_understood: tuple[int, int] | None = None
     not_understood_samples: list[str] = field(default_factory=list)
-    operand_bytes: dict[int, tuple[int | None, int | None]] | None = None
+    operand_bytes: dict[int, tuple[int, int]] | None = None
     vmem_used: int | None = None
     transfers_visible: bool = True
     loop_trips: list[dict[str, Any]] = field(default_factory=list)
-    semaphores: dict[str, Any] = field(default_factory=dict)
+    semaphores: dict[int, dict[int, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -130,33 +131,26 @@ def _simulate(
 ) -> tuple[pd.DataFrame, Facts, "Program"]:
     """The modelled timeline of a capture and what the simulator counted on the way."""
     from analyzer.llo.reader import read_program
-    from analyzer.simulate import simulate  # type: ignore[attr-defined]
+    from analyzer.simulate import simulate
 
     chosen = capture.kernel_program()
     program = read_program(chosen.bundles)
-    result = simulate(program, machine, scenario=dict(scenario) or None, facts=capture.manifest)
-    executed = getattr(result, "executed", None)
+    result = simulate(program, machine, scenario=scenario_of(scenario), facts=capture.manifest)
     facts = Facts(
         static_bundles=program.bundle_count,
-        executed_bundles=getattr(result, "executed_bundles", None),
-        executed=None if executed is None else np.asarray(executed, dtype=np.int64),
-        scenario=getattr(result.scenario, "name", None),
-        assumed_values=[_plain(v) for v in getattr(result.scenario, "assumed", ())],
+        executed_bundles=result.executed_bundles,
+        executed=np.asarray(result.executed, dtype=np.int64),
+        scenario=result.scenario.name,
+        assumed_values=[asdict(value) for value in result.scenario.assumed],
         not_understood=(program.not_understood.count, len(program.instruction_opcode)),
         not_understood_samples=[text for _, text in program.not_understood.samples[:10]],
-        operand_bytes=getattr(result, "operand_bytes", None),
-        vmem_used=getattr(result, "vmem_used", None),
-        notes=list(getattr(result, "notes", ())),
+        operand_bytes=dict(result.operand_bytes),
+        vmem_used=result.vmem_used,
+        loop_trips=[asdict(trips) for trips in result.loop_trips],
+        semaphores=result.semaphores,
+        notes=list(result.notes),
     )
     return result.timeline, facts, program
-
-
-def _plain(value: object) -> dict[str, Any]:
-    if isinstance(value, dict):
-        return value
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: getattr(value, name) for name in value.__dataclass_fields__}
-    return {"value": value}
 
 
 def build(

@@ -11,22 +11,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzer import intervals, view
+from analyzer.timeline import Track
 from analyzer.view import CoreStep, bundle_range, optional_int
 
 ISSUED_LATE = "issued_late"
 BUFFER_NOT_FREE = "buffer_not_free"
 LATENCY = "latency"
 ISSUE_UNEXPLAINED = "issued_at_need"
+RESULT_NOT_READY = "result_not_ready"
 RAMP = "ramp"
 DRAIN = "drain"
 NO_TRAFFIC = "no_traffic"
 UNKNOWN = "unknown"
+
+# A copy is blamed for a bubble if its bytes take at least this share of it; so many copies are looked at.
+SUBSTANTIAL = 0.02
+LOOK_AHEAD = 16
 
 TITLES = {
     ISSUED_LATE: "next copy issued late, its buffer was free",
     BUFFER_NOT_FREE: "next copy waited for its buffer",
     LATENCY: "latency of the next copy, which could not have been issued earlier",
     ISSUE_UNEXPLAINED: "next copy not issued yet (when its buffer was free is unknown)",
+    RESULT_NOT_READY: "next copy writes a result that was not ready",
     RAMP: "ramp: before the first bytes",
     DRAIN: "drain: after the last bytes",
     NO_TRAFFIC: "no HBM traffic in the step",
@@ -48,7 +55,8 @@ class Bubble:
         lateness_ps: issued_ps - free_ps of the next copy, also the part outside the bubble; None if unknown.
         ran: what the core did meanwhile, in ps: "mxu", "other work", "dma wait", "ici wait", "other wait",
             "idle".
-        next_span, next_name, next_bytes: the copy that ends the bubble.
+        next_span, next_name, next_bytes: the copy that ends the bubble (the first one that is big enough to
+            fill a part of it, see `_blamed`).
         source: where that copy is started ("file:line"), or what the core executed in a drain; "" if unknown.
         bundles: first and last bundle of that place, or None.
     """
@@ -117,6 +125,8 @@ def find_bubbles(core: CoreStep) -> list[Bubble]:
         return []
     moving = core.hbm[(core.hbm["duration_ps"] > 0).to_numpy()]
     starts, issued = view.starts(moving), view.issues(moving)
+    lengths = view.ends(moving) - starts
+    tracks = moving["track"].astype(str).tolist()
     free = moving["free_ps"]
     free_known = free.notna().to_numpy()
     free_at = free.fillna(0).to_numpy(dtype=np.int64)
@@ -128,7 +138,7 @@ def find_bubbles(core: CoreStep) -> list[Bubble]:
     result = []
     for index, (start, end) in enumerate(gaps.tolist()):
         layer, phase = places[index]
-        row = int(following[index])
+        row = _blamed(lengths, int(following[index]), end - start)
         if row >= len(moving):
             result.append(_last_bubble(core, (start, end), places[index], ran[index]))
             continue
@@ -148,6 +158,8 @@ def find_bubbles(core: CoreStep) -> list[Bubble]:
             ISSUE_UNEXPLAINED: not_issued,
         }
         cause = max(parts, key=lambda part: parts[part])
+        if cause == ISSUE_UNEXPLAINED and tracks[row] == Track.HBM_WRITE:
+            cause = RESULT_NOT_READY
         if start == core.start_ps:
             cause = RAMP
         result.append(
@@ -173,6 +185,18 @@ def find_bubbles(core: CoreStep) -> list[Bubble]:
             )
         )
     return result
+
+
+def _blamed(lengths: NDArray[np.int64], row: int, bubble_ps: int) -> int:
+    """The first copy from `row` on whose bytes would have filled some of the bubble, else `row`.
+
+    A few kilobytes between two long gaps (a norm weight, a table of positions) end a bubble on paper, but
+    issuing them earlier would not have filled it: what kept the next big copy is the cause.
+    """
+    for candidate in range(row, min(row + LOOK_AHEAD, len(lengths))):
+        if lengths[candidate] >= SUBSTANTIAL * bubble_ps:
+            return candidate
+    return row
 
 
 def _last_bubble(

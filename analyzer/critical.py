@@ -132,7 +132,7 @@ def totals(core: CoreStep, path: list[Segment]) -> dict[str, int]:
 
 
 def verdict(core: CoreStep, parts: dict[str, int]) -> tuple[str, str]:
-    """What bounds the step: an id (a key of PARTS) and one sentence that says why."""
+    """What bounds the step: an id (one of PARTS) and a sentence with shares of the critical path."""
     window = core.window_ps
     if window <= 0 or not any(parts.values()):
         return "unknown", "unknown: the timeline of this step is empty"
@@ -141,7 +141,7 @@ def verdict(core: CoreStep, parts: dict[str, int]) -> tuple[str, str]:
     second = sorted(parts, key=lambda part: -parts[part])[1]
     words = {
         HBM_BYTES: "HBM bandwidth",
-        DMA_LATENCY: "DMA latency (copies too late or too few)",
+        DMA_LATENCY: "DMA latency, copies too late or too few",
         COLLECTIVE: "exposed collectives",
         SIGNAL: "semaphore waits",
         UNKNOWN_WAIT: "waits of unknown cause",
@@ -149,7 +149,7 @@ def verdict(core: CoreStep, parts: dict[str, int]) -> tuple[str, str]:
         OTHER_WORK: "vector and scalar work of the core",
         OUTSIDE: "time outside the program of this core",
     }
-    sentence = f"bound by {words[largest]} ({share:.0%} of the critical path)"
+    sentence = f"bound by {words[largest]} ({share:.0%})"
     if parts[second] > 0.1 * window:
-        sentence += f", then {words[second].split(' (')[0]} ({parts[second] / window:.0%})"
+        sentence += f", then {words[second].split(',')[0]} ({parts[second] / window:.0%})"
     return largest, sentence

@@ -28,6 +28,7 @@ class ExposedWait:
     bundles: tuple[int, int] | None
     hidden_by_hbm_ps: int
     transfer_span: int | None
+    transfer_track: str
     transfer_name: str
     transfer_bytes: int | None
     transfer_source: str
@@ -65,6 +66,7 @@ def exposed_waits(core: CoreStep) -> list[ExposedWait]:
                 bundles=bundle_range(wait["bundle_first"], wait["bundle_last"]),
                 hidden_by_hbm_ps=int(hidden[index]),
                 transfer_span=cause,
+                transfer_track="" if transfer is None else str(transfer["track"]),
                 transfer_name="" if transfer is None else str(transfer["name"]),
                 transfer_bytes=None if transfer is None else optional_int(transfer["bytes"]),
                 transfer_source="" if transfer is None else str(transfer["source"]),

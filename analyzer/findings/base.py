@@ -86,7 +86,7 @@ class Context:
     executed: NDArray[np.int64] | None = None
     cycle_ps: float | None = None
     hbm_rate: float | None = None
-    operand_bytes: dict[int, tuple[int | None, int | None]] | None = None
+    operand_bytes: dict[int, tuple[int, int]] | None = None
     vmem_used: int | None = None
     vmem_capacity: int | None = None
     facts: dict[str, Any] = field(default_factory=dict)

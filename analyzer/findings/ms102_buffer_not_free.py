@@ -23,6 +23,8 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
             continue
         spans = frozenset(w.transfer_span for w in waits if w.transfer_span is not None)
         saving, basis = context.priced(Edit(no_latency=spans))
+        if saving is not None and not context.significant(saving):
+            continue
         first = waits[0]
         copy = size(first.transfer_bytes) if first.transfer_bytes is not None else "unknown size"
         vmem = ""

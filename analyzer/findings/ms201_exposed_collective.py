@@ -25,6 +25,8 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
             if int(start) in mine
         )
         saving, basis = context.priced(Edit(no_wait=spans))
+        if saving is not None and not context.significant(saving):
+            continue  # other work, mostly bytes of HBM, takes as long
         hidden = sum(w.hidden_by_hbm_ps for w in waits)
         yield rule.finding(
             context,

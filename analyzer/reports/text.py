@@ -18,6 +18,7 @@ CAUSES = {
     "buffer_not_free": "buffer not free",
     "latency": "latency",
     "issued_at_need": "not issued",
+    "result_not_ready": "result not ready",
     "ramp": "ramp",
     "drain": "drain",
     "no_traffic": "no traffic",
@@ -75,7 +76,7 @@ def _head(report: Report) -> list[Line]:
             f"{known(capture['cores'])} cores, batch {known(capture['batch'])};"
             f" core {report['reported']['core']}",
         ),
-        ("bold", f"{time(step['time_ps'])} per step ({step['provenance']}), {step['verdict']}"),
+        ("bold", f"{time(step['time_ps'])} per step ({step['provenance']}): {step['verdict']}"),
         ("", f"path    {parts}"),
         (
             "",
@@ -195,9 +196,9 @@ def _findings(report: Report) -> list[Line]:
                 "",
                 pad(saving, 11, right=True)
                 + f"  {finding['id']} "
-                + pad(finding["title"], 44)
+                + pad(finding["title"], 47)
                 + " "
-                + fit(place(finding["source"], finding["bundles"]), 34, keep_end=True),
+                + fit(place(finding["source"], finding["bundles"]), 33, keep_end=True),
             )
         )
     return lines

@@ -159,3 +159,30 @@ def make_report():
 
     make.capture = FakeCapture
     return make
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory):
+    """(option, ...) -> capture of the MLP kernel with those options, compiled once per session (2 s each)."""
+    import importlib.util
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    if importlib.util.find_spec("libtpu") is None:
+        pytest.skip("libtpu is not installed: nothing can be compiled for a TPU")
+    root = Path(__file__).parents[2]
+    made = {}
+
+    def make(*options, target="mlp", topology="2x2x1"):
+        key = (target, topology, options)
+        if key not in made:
+            out = tmp_path_factory.mktemp("capture") / "c"
+            sets = [part for option in options for part in ("--set", option)]
+            command = [sys.executable, root / "megascope.py", "compile", target, "--topology", topology]
+            done = subprocess.run([*command, "-o", out, *sets], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            made[key] = out
+        return made[key]
+
+    return make

@@ -42,6 +42,23 @@ def test_a_copy_issued_in_the_bubble_could_have_hidden_its_latency_too(build):
     assert (bubble.late_ps, bubble.latency_ps, bubble.lateness_ps) == (90, 0, 230)
 
 
+def test_a_copy_too_small_to_fill_the_bubble_is_not_blamed(build):
+    build.read(0, 10, 1)
+    build.read(1000, 1001, 1, issued=900, free_ps=0, source="small.py:1")
+    build.read(1100, 1200, 1, issued=1050, free_ps=1050, source="big.py:2")
+    first, second = found(build)
+    assert (first.cause, first.source, first.duration_ps) == (bubbles.BUFFER_NOT_FREE, "big.py:2", 990)
+    assert (second.cause, second.source) == (bubbles.LATENCY, "big.py:2")
+
+
+def test_a_store_waits_for_its_result_and_not_for_a_buffer(build):
+    build.read(0, 10, 1)
+    build.write(50, 60, 1)
+    (bubble,) = found(build)
+    assert bubble.cause == bubbles.RESULT_NOT_READY
+    assert bubble.not_issued_ps == 40
+
+
 def test_unknown_free_time_is_not_called_late(build):
     build.read(0, 10, 1)
     build.read(50, 60, 1, issued=45)

@@ -25,7 +25,7 @@ def test_a_full_queue_is_hbm_bound(build):
     got, (bound, sentence) = parts(build)
     assert got == {critical.HBM_BYTES: 40, critical.DMA_LATENCY: 10, critical.MATRIX: 2}
     assert bound == critical.HBM_BYTES
-    assert "HBM bandwidth (77%" in sentence
+    assert "HBM bandwidth (77%)" in sentence
 
 
 def test_one_copy_at_a_time_is_latency_bound(build):

@@ -124,7 +124,7 @@ def test_an_empty_timeline_still_gives_a_report(build, make_report):
 def test_many_phases_bubbles_findings_and_notes_still_fit(build, make_report):
     now = 0
     for index in range(40):
-        copy = build.read(now + 900, now + 1000, 10, issued=now + 100, free_ps=now, source=f"k.py:{index}")
+        copy = build.read(now + 900, now + 1000, 10, issued=now + 100, free_ps=now, source=f"k.py:{50 * index}")
         build.wait(now + 100, now + 1000, copy, source=f"k.py:{100 + index}")
         build.region(now, now + 1000 + index, f"phase {index}", index)
         now += 1000 + index
