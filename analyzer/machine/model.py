@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from analyzer.errors import InputError, UsageError
 
 _FOLDER = Path(__file__).parent
+_OPTIONAL = ("fp8_flops", "int8_ops")
 KINDS = ("measured", "derived", "assumed")
 
 
@@ -155,20 +157,26 @@ def load_machine(chip: str, path: Path | None = None) -> Machine:
 def _machine(file: Path, data: dict[str, object]) -> Machine:
     try:
         peaks = data["peaks"]
-        assert isinstance(peaks, dict)
+        if not isinstance(peaks, dict):
+            raise TypeError("peaks: a table is expected")
         source = str(peaks.pop("source"))
         parameters = {p.name: p for p in _parameters(data["parameters"], "")}
         return Machine(
             chip=str(data["chip"]),
             cores_per_chip=int(str(data["cores_per_chip"])),
-            peaks=Peaks(**{name: peaks.get(name) for name in Peaks.__slots__}),
+            peaks=_peaks(peaks),
             peaks_source=source,
             parameters=MappingProxyType(parameters),
         )
-    except (KeyError, TypeError, AssertionError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             file, f"machine file lacks or mistypes {error}", "See docs/model.md for the format"
         ) from error
+
+
+def _peaks(table: dict[str, Any]) -> Peaks:
+    optional: dict[str, Any] = dict.fromkeys(_OPTIONAL)
+    return Peaks(**(optional | table))
 
 
 def _parameters(node: object, prefix: str) -> list[Parameter]:

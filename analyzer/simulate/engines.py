@@ -29,8 +29,7 @@ class SerialQueue:
     def submit(self, issued: float, size: int) -> tuple[float, float]:
         """Start and end of the byte flow of a copy of `size` bytes issued at `issued`."""
         start = issued + self.latency
-        if start < self.free:
-            start = self.free
+        start = max(start, self.free)
         end = start + self.descriptor + size * self.ps_per_byte
         self.free = end
         return start, end
@@ -150,6 +149,24 @@ class Semaphore:
                 now, cause = time, by
         self.value = value
         return now, cause
+
+    def holds(self, now: float, amount: int) -> bool:
+        """Does the value reach `amount` by `now` with what is known?"""
+        value, pending = self.value, self.pending
+        while value < amount and pending and pending[0][0] <= now:
+            value += heapq.heappop(pending)[1]
+        self.value = value
+        return value >= amount
+
+    def satisfied_at(self, now: float, amount: int) -> float | None:
+        """When what is known raises the value to `amount`, changing nothing; None if it does not."""
+        value = self.value
+        for time, added, _ in sorted(self.pending):
+            if value >= amount:
+                break
+            value += added
+            now = max(now, time)
+        return now if value >= amount else None
 
     def settle(self) -> int:
         """The value once everything on its way has arrived."""

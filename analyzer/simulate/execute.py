@@ -3,15 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType
+from typing import Any
 
 from analyzer.errors import UnsupportedProgramError
-from analyzer.llo.program import Address, Instruction, Memory, Register
 from analyzer.simulate import expressions
-from analyzer.simulate.codegen import Compiled, name_of
+from analyzer.simulate.compiled import Compiled
 from analyzer.simulate.scenario import Assumptions, Scenario
+from analyzer.simulate.sites import name_of
+from analyzer.simulate.words import DeviceWords, guarded_dummies
 
-type Event = tuple[object, ...]
-type Trace = list[int | Event]
+type Trace = list[Any]  # int: visit of a block; tuple: event (sites.EVENT_FIELDS)
 _CURE = "The simulator stops rather than guess; report the dump, or give the value in a scenario"
 _VISIT_LIMIT = 50_000_000
 
@@ -25,86 +26,6 @@ class CoreTrace:
     core: int
     trace: Trace
     assumptions: Assumptions
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceWords:
-    """SMEM words the runtime sets, by address: what each one holds; devices: count the program states."""
-
-    core_id: frozenset[int]
-    chip_id: frozenset[int]
-    rank: frozenset[int]
-    replica: frozenset[int]
-    devices: int | None
-
-
-def unwritten_words(compiled: Compiled) -> dict[int, list[Instruction]]:
-    """Constant SMEM addresses that are read and that no store of the program writes."""
-    written: set[int] = set()
-    read: dict[int, list[Instruction]] = {}
-    for bundle in compiled.scalar:
-        for i in bundle:
-            if i.mnemonic not in ("sst", "sld") or not i.operands or not isinstance(i.operands[0], Memory):
-                continue
-            values = [compiled.constant(t) for t in i.operands[0].terms]
-            if any(v is None for v in values):
-                continue
-            address = sum(v for v in values if v is not None)
-            if i.mnemonic == "sst":
-                written.add(address)
-            else:
-                read.setdefault(address, []).append(i)
-    return {address: loads for address, loads in read.items() if address not in written}
-
-
-def device_words(compiled: Compiled) -> DeviceWords:
-    """Tell the runtime's words apart: core id and chip id by comment, the mesh position by its use.
-
-    A mesh position is computed as `(replica << log2(devices)) + partition` and masked; with a mesh of
-    devices that is no power of two the shift is a product.
-    """
-    unwritten = unwritten_words(compiled)
-    core, chip, rank, replica = set(), set(), set(), set()
-    origin: dict[str, int] = {}
-    for address, loads in unwritten.items():
-        for load in loads:
-            comments = " ".join(load.comments)
-            if "core id" in comments:
-                core.add(address)
-            elif "chip id" in comments:
-                chip.add(address)
-            origin[name_of(load.results[0])] = address
-    if not core and 0 in (k[0] for k in compiled.layout.address):
-        zero = compiled.layout.of(Address(0))
-        if zero in unwritten:
-            core.add(zero)
-    devices = None
-    scaled: dict[str, tuple[str, int]] = {}
-    for bundle in compiled.scalar:
-        for i in bundle:
-            names = [name_of(o) for o in i.operands if isinstance(o, Register)]
-            if i.mnemonic in ("sshll.u32", "smul.u32") and len(names) == 1 and names[0] in origin:
-                factor = next((o for o in i.operands if isinstance(o, int)), None)
-                if factor is not None:
-                    scaled[name_of(i.results[0])] = (
-                        names[0],
-                        1 << factor if i.mnemonic == "sshll.u32" else factor,
-                    )
-    for bundle in compiled.scalar:
-        for i in bundle:
-            if i.mnemonic != "sadd.s32":
-                continue
-            names = [name_of(o) for o in i.operands if isinstance(o, Register)]
-            if len(names) != 2:
-                continue
-            for a, b in (names, names[::-1]):
-                if a in scaled and b in origin:
-                    high, low = origin[scaled[a][0]], origin[b]
-                    if high not in core | chip and low not in core | chip:
-                        replica.add(high)
-                        rank.add(low)
-                        devices = scaled[a][1]
-    return DeviceWords(frozenset(core), frozenset(chip), frozenset(rank), frozenset(replica), devices)
 
 
 class _Smem(dict[int, int]):
@@ -130,7 +51,7 @@ class Core:
         self.trace: Trace = []
         self.smem = _Smem(self._missing_word)
         self._pops: dict[str, int] = {}
-        self._harmless = _guarded_dummies(compiled)
+        self._harmless = guarded_dummies(compiled)
         self.namespace: dict[str, object] = dict(expressions.helpers())
         self.namespace |= dict.fromkeys(compiled.globals_, 0)
         self.namespace |= {
@@ -280,29 +201,3 @@ class Core:
             self.smem[destination + k] = value & expressions.MASK
         first = self.smem[destination]
         self.assumptions.note(f"SMEM content copied from {origin}", where, first, given is not None)
-
-
-def _guarded_dummies(compiled: Compiled) -> frozenset[int]:
-    """Words that are only read where the value is not used.
-
-    The compiler turns `if p: x = load(core id)` into a load from `p ? #allocation0 : #allocationN`, with
-    #allocationN never written: what it loads there feeds only operations guarded by p.
-    """
-    dummies: set[int] = set()
-    written: set[int] = set()
-    for bundle in compiled.scalar:
-        for i in bundle:
-            if i.mnemonic == "sst" and i.operands and isinstance(i.operands[0], Memory):
-                written.update(v for t in i.operands[0].terms if (v := compiled.constant(t)) is not None)
-    for bundle in compiled.scalar:
-        for i in bundle:
-            if i.mnemonic != "sld" or not i.operands or not isinstance(i.operands[0], Memory):
-                continue
-            terms = i.operands[0].terms
-            if len(terms) != 1 or not isinstance(terms[0], Register):
-                continue
-            for made in compiled.definitions[name_of(terms[0])]:
-                if made.mnemonic == "scalar_select":
-                    dummies.update(v for o in made.operands[1:3] if (v := compiled.constant(o)) is not None)
-    zero = compiled.layout.of(Address(0))
-    return frozenset(d for d in dummies if d not in written and d != zero)

@@ -145,7 +145,7 @@ def _is_comparison(mnemonic: str) -> bool:
     return len(parts) >= 3 and parts[0] == "scmp" and parts[1] in _RELATIONS
 
 
-def expression(mnemonic: str, atoms: list[str]) -> str | None:
+def expression(mnemonic: str, atoms: list[str]) -> str | None:  # noqa: PLR0911
     """Python text that computes `mnemonic` from atoms (names or integer literals); None if unknown."""
     if mnemonic in _INTEGER:
         if mnemonic == "sshll.u32" and atoms[1][0].isdigit() and int(atoms[1], 0) < 32:
@@ -162,7 +162,7 @@ def expression(mnemonic: str, atoms: list[str]) -> str | None:
     return None
 
 
-def function(mnemonic: str) -> Callable[..., int | bool] | None:
+def function(mnemonic: str) -> Callable[..., int | bool] | None:  # noqa: PLR0911
     """The same operation as a function of 32-bit values; None if unknown."""
     if mnemonic in _INTEGER:
         return _INTEGER[mnemonic][1]

@@ -1,7 +1,8 @@
 """What a simulation gives."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,12 +38,12 @@ class LoopTrips:
     iterations: int
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Simulation:
     """One modelled step.
 
     Attributes:
-        timeline: table of spans (analyzer/timeline.py), all simulated cores.
+        build_timeline: makes `timeline`, which is built when first asked for.
         step_time_ps: end of the last core's program.
         executed: int64[B], executions of each bundle on core 0 of the timeline.
         loop_trips: per loop of the program.
@@ -53,7 +54,7 @@ class Simulation:
         notes: what a reader must know.
     """
 
-    timeline: pd.DataFrame
+    build_timeline: Callable[[], pd.DataFrame]
     step_time_ps: int
     executed: np.ndarray
     static_bundles: int
@@ -71,3 +72,8 @@ class Simulation:
     vmem_used: int | None = None
     notes: list[str] = field(default_factory=list)
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def timeline(self) -> pd.DataFrame:
+        """Table of spans (analyzer/timeline.py) of all simulated cores."""
+        return self.build_timeline()

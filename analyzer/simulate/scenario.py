@@ -4,7 +4,7 @@ A scenario gives them; whatever it does not give is assumed, and every assumptio
 place in the source and how often it was used. Nothing is assumed silently.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -66,3 +66,15 @@ class Assumptions:
             found = self.items[key] = Assumption(what, source, given)
         found.note(value)
         return value
+
+
+def merge_assumptions(of_cores: Iterable[Assumptions]) -> tuple[Assumption, ...]:
+    """Assumptions of several cores in one list; equal places are counted together."""
+    merged: dict[tuple[str, str], Assumption] = {}
+    for assumptions in of_cores:
+        for key, item in assumptions.items.items():
+            known = merged.setdefault(key, Assumption(item.what, item.source, item.given))
+            known.count += item.count
+            known.values += [v for v in item.values if v not in known.values]
+            del known.values[8:]
+    return tuple(merged.values())

@@ -1,144 +1,76 @@
-"""Puts times on the traces of one or all cores.
+"""Puts times on the trace of one core: drives the engines in trace order."""
 
-The scalar program does not depend on time, so the traces are made first; here the engines are driven in
-trace order. A core runs ahead until a wait that nothing known satisfies; then the core whose next wait is
-satisfied earliest goes on. That order is exact: whatever another core still sends arrives later.
-"""
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-
-from analyzer.errors import UnsupportedProgramError
 from analyzer.machine import Machine
-from analyzer.simulate.codegen import Compiled
+from analyzer.simulate.compiled import Compiled
 from analyzer.simulate.engines import EngineSet, Semaphore, engines_for
 from analyzer.simulate.execute import CoreTrace
 from analyzer.simulate.issue import IssueModel
 from analyzer.simulate.layout import GRANULE
+from analyzer.simulate.log import CoreLog, Scopes, Transfer, phase_matches
 from analyzer.simulate.sites import Op
 
 _REMOTE = 0x4000
+_FLAG = 0x1FFF
+NO_FLAGS: frozenset[int] = frozenset()
 
 
-@dataclass(slots=True)
-class Transfer:
-    """One DMA or remote signal. Times in ps; addresses in granules; end: the destination is complete.
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What arrives at another core: `amount` on semaphore `flag` at `time` (ps)."""
 
-    peer: rank of the other core, or -1. source_end: when the source may be overwritten.
-    context: index into `CoreLog.contexts`. blocked: transfer that held the queue before, or -1.
-    """
-
-    site: int
-    issued: float
-    start: float
-    end: float
-    source_end: float
-    bytes: int
-    source: int
-    destination: int
     peer: int
-    context: int
-    cause: int
-    strides: tuple[int, ...] | None
+    flag: int
+    time: float
+    amount: int
+    sender: int
+    transfer: int
 
 
-@dataclass(slots=True)
-class CoreLog:
-    """Everything one core did, with times.
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How to time a core.
 
-    visit_block, visit_start: block visits in order; marks: (time, visit, site, context) where the
-    context changed; stalls: (site, start, end, cause, context, visit); touches: (event, time of the block's
-    start with the stalls so far, transfers issued so far, visit); receipts: (sender rank, sender's transfer,
-    semaphore), one per message received.
-
-    A cause is 2 * t for the end of own transfer t, 2 * r + 1 for receipt r, negative for a barrier.
+    start: when its program begins (ps). remote_flags: semaphores that other simulated cores raise: a wait
+    on one that does not hold yet stops the run. without: phases that take no time.
     """
 
-    rank: int
-    visit_block: list[int] = field(default_factory=list)
-    visit_start: list[float] = field(default_factory=list)
-    visit_state: list[tuple[float, ...]] = field(default_factory=list)
-    stalls: list[tuple[int, float, float, int, int, int]] = field(default_factory=list)
-    marks: list[tuple[float, int, int, int]] = field(default_factory=list)
-    transfers: list[Transfer] = field(default_factory=list)
-    contexts: list[tuple[str, int | None]] = field(default_factory=lambda: [("", None)])
-    end: float = 0.0
-    semaphores: dict[int, int] = field(default_factory=dict)
-    touches: list[tuple[object, float, int, int]] = field(default_factory=list)
-    receipts: list[tuple[int, int, int]] = field(default_factory=list)
-
-
-class _Scopes:
-    """Phase path and layer from scope markers; gives the index of the current context."""
-
-    def __init__(self, contexts: list[tuple[str, int | None]]) -> None:
-        self.contexts = contexts
-        self.known = {context: i for i, context in enumerate(contexts)}
-        self.stack: list[tuple[str, int | None]] = []
-        self.value_scope = False
-        self.layer: int | None = None
-        self.low = 0
-
-    def start(self, name: str) -> int:
-        self.stack.append((name, self.layer))
-        return self.current()
-
-    def end(self, name: str) -> int:
-        if self.value_scope:
-            self.value_scope = False
-            if self.stack:
-                self.stack.pop()
-            return self.current()
-        for depth in range(len(self.stack) - 1, -1, -1):
-            if self.stack[depth][0] == name:
-                self.layer = self.stack[depth][1]
-                del self.stack[depth:]
-                break
-        return self.current()
-
-    def value(self, tag: int, value: int) -> int:
-        """`vtrace.arg`: tag 1 carries the low 16 bits, tag 3 the high ones of a trace value."""
-        if tag == 1:
-            self.low = value & 0xFFFF
-        layer = self.low | ((value & 0xFFFF) << 16) if tag == 3 else self.low
-        if self.stack and self.stack[-1][0].rpartition("/")[2] == "layer":
-            self.layer = layer
-        self.value_scope = True
-        return self.current()
-
-    def current(self) -> int:
-        phase = "/".join(name for name, _ in self.stack if name and name != "layer")
-        context = (phase, self.layer)
-        index = self.known.get(context)
-        if index is None:
-            index = self.known[context] = len(self.contexts)
-            self.contexts.append(context)
-        return index
+    start: float = 0.0
+    remote_flags: frozenset[int] = NO_FLAGS
+    without: frozenset[str] = frozenset()
+    hops: Callable[[int, int], int] = lambda a, b: 1
 
 
 class CoreRun:
-    """One core in time: runs until a wait that nothing known satisfies."""
+    """One core in time: runs until its exit or a wait that must be decided by others."""
 
     def __init__(
-        self, compiled: Compiled, trace: CoreTrace, issue: IssueModel, machine: Machine, start: float
+        self,
+        compiled: Compiled,
+        trace: CoreTrace,
+        issue: IssueModel,
+        machine: Machine,
+        options: RunOptions = RunOptions(),
     ) -> None:
-        self.compiled, self.core, self.issue = compiled, trace, issue
+        self.compiled, self.core, self.issue, self.options = compiled, trace, issue, options
         self.engines: EngineSet = engines_for(machine)
         self.cycle_ps = machine.cycle_ps
         self.cores_per_chip = machine.cores_per_chip
         self.log = CoreLog(trace.rank)
-        self.scopes = _Scopes(self.log.contexts)
+        self.scopes = Scopes(self.log.contexts)
         self.semaphores: dict[int, Semaphore] = {}
+        self.deliver: Callable[[Message], None] = lambda message: None
         self.position = 0
-        self.base = start
-        self.now = start
-        self.state = issue.idle
-        self.total = 0.0
-        self.context = 0
+        self.now = self.base = options.start
+        self.blocked_on: tuple[int, int] | None = None
+        self._state = issue.idle
+        self._total = 0.0
+        self._context = 0
         self._offsets: list[float] = []
         self._first = 0
-        self.blocked_on: tuple[int, int] | None = None
-        self.deliver: Callable[[int, int, float, int, int, int], None] | None = None
+        self._frozen: float | None = None
 
     def semaphore(self, flag: int) -> Semaphore:
         """The semaphore of that number, made when first used."""
@@ -147,202 +79,162 @@ class CoreRun:
             found = self.semaphores[flag] = Semaphore()
         return found
 
-    def receive(self, flag: int, arrival: float, amount: int, sender: int, index: int) -> None:
-        """A message or signal of another core arrives: transfer `index` of core `sender`."""
+    def receive(self, message: Message) -> None:
+        """A message or signal of another core is on its way here."""
         receipts = self.log.receipts
-        self.semaphore(flag).arrive(arrival, amount, 2 * len(receipts) + 1)
-        receipts.append((sender, index, flag))
+        self.semaphore(message.flag).arrive(message.time, message.amount, 2 * len(receipts) + 1)
+        receipts.append((message.sender, message.transfer, message.flag))
 
-    def run(self) -> bool:
-        """Go on; True at the exit, False at a wait that nothing known satisfies (`blocked_on`)."""
+    def wake_time(self) -> float | None:
+        """When what is known satisfies the wait this core stands at; None if nothing does."""
+        assert self.blocked_on is not None
+        flag, amount = self.blocked_on
+        return self.semaphore(flag).satisfied_at(self.now, amount)
+
+    # The hot loop: a call per event would double its cost.
+    def run(self, *, decided: bool = False) -> bool:  # noqa: PLR0912, PLR0915
+        """Go on; True at the exit, False at a wait to be decided (`blocked_on`).
+
+        Args:
+            decided: the wait the core stands at is satisfied at `wake_time` and by nothing earlier.
+        """
         events = self.core.trace
-        sites = self.compiled.sites
+        sites, blocks = self.compiled.sites, self.compiled.program.blocks
         log, cycle = self.log, self.cycle_ps
-        base, context = self.base, self.context
+        base, context, offsets, first = self.base, self._context, self._offsets, self._first
         position, last = self.position, len(events)
-        offsets = self._offsets
+        remote_flags = self.options.remote_flags
+        visit_block, visit_start, visit_state = log.visit_block, log.visit_start, log.visit_state
+        semaphores = self.semaphores
         while position < last:
             entry = events[position]
             if type(entry) is int:
-                base += self.total
-                cycles = self.issue.block(entry, self.state)
-                log.visit_block.append(entry)
-                log.visit_start.append(base)
-                log.visit_state.append(self.state)
-                self.state, self.total = cycles.state, cycles.total * cycle
-                offsets = self._offsets = cycles.offset
-                self._first = self.compiled.program.blocks[entry].start
+                base += self._total
+                state = self._state
+                cycles = self.issue.block(entry, state)
+                visit_block.append(entry)
+                visit_start.append(base)
+                visit_state.append(state)
+                self._state, self._total = cycles.state, cycles.total * cycle
+                offsets = cycles.offset
+                first = blocks[entry].start
                 position += 1
                 continue
-            site = sites[entry[0]]  # type: ignore[index]
+            site = sites[entry[0]]
             op = site.op
             if op is Op.TOUCH:
-                log.touches.append((entry, base, len(log.transfers), len(log.visit_block) - 1))
+                log.touches.append((entry, base, len(log.transfers), len(visit_block) - 1))
                 position += 1
                 continue
-            now = base + offsets[site.bundle - self._first] * cycle
+            now = base + offsets[site.bundle - first] * cycle
+            if self._frozen is not None and op < Op.SCOPE_START:
+                now = self._frozen
             if op is Op.WAIT_TAKE or op is Op.WAIT:
-                _, flag, amount = entry  # type: ignore[misc]
-                semaphore = self.semaphore(flag)
-                found = semaphore.wait(now, amount)
+                _, flag, amount = entry
+                semaphore = semaphores.get(flag)
+                if semaphore is None:
+                    semaphore = semaphores[flag] = Semaphore()
+                found = None
+                if decided or flag not in remote_flags or semaphore.holds(now, amount):
+                    found = semaphore.wait(now, amount)
+                    decided = False
                 if found is None:
-                    self.base, self.context, self.position = base, context, position
-                    self.now, self.blocked_on = now, (flag, amount)
+                    self.base, self._context, self._offsets, self._first = base, context, offsets, first
+                    self.now, self.position, self.blocked_on = now, position, (flag, amount)
                     return False
                 until, cause = found
-                if cause != -1:
-                    log.stalls.append((site.index, now, until, cause, context, len(log.visit_block) - 1))
+                if cause != -1 and self._frozen is None:
+                    log.stalls.append((site.index, now, until, cause, context, len(visit_block) - 1))
                     base += until - now
                 if op is Op.WAIT_TAKE:
                     semaphore.value -= amount
             elif op is Op.DMA_GENERAL or op is Op.DMA:
-                self._dma(site.index, op, entry, now, context)
+                self._dma(op, entry, now, context)
             elif op is Op.ADD:
-                self.semaphore(entry[1]).value += entry[2]  # type: ignore[index, operator]
+                self.semaphore(entry[1]).value += entry[2]
             elif op is Op.REMOTE_ADD:
-                self._signal(site.index, entry, now, context)
+                self._signal(entry, now, context)
             else:
                 if op is Op.SCOPE_START:
                     context = self.scopes.start(site.detail)
                 elif op is Op.SCOPE_END:
                     context = self.scopes.end(site.detail)
-                elif op is Op.VALUE:
-                    context = self.scopes.value(int(site.detail), entry[1])  # type: ignore[index]
-                log.marks.append((now, len(log.visit_block) - 1, site.index, context))
+                else:
+                    context = self.scopes.value(int(site.detail), entry[1])
+                shift = self._freeze(now, context) if self.options.without else 0.0
+                base += shift
+                log.marks.append((now, len(visit_block) - 1, site.index, context, shift))
             position += 1
-        log.end = base + self.total
-        self.base, self.position = base, position
-        log.semaphores = {flag: s.settle() for flag, s in self.semaphores.items()}
+        log.end = base + self._total
+        if self._frozen is not None:
+            log.end = self._frozen
+        self.base, self.position, self.blocked_on = base, position, None
+        log.semaphores = {flag: s.settle() for flag, s in semaphores.items()}
         return True
 
-    def _dma(self, site: int, op: Op, entry: object, now: float, context: int) -> None:
+    def _freeze(self, now: float, context: int) -> float:
+        """Stop or resume time where a removed phase begins or ends; gives the time to take back."""
+        removed = phase_matches(self.log.contexts[context][0], self.options.without)
+        if removed:
+            self.log.removed.add(context)
+            if self._frozen is None:
+                self._frozen = now
+            return 0.0
+        if self._frozen is None:
+            return 0.0
+        shift, self._frozen = self._frozen - now, None
+        return shift
+
+    def _dma(self, op: Op, entry: tuple[int, ...], now: float, context: int) -> None:
         if op is Op.DMA:
-            _, source, destination, granules, flag, strides = entry  # type: ignore[misc]
-            self._local(site, source, destination, granules, flag, strides, now, context)
-            return
-        _, source, destination, granules, flag, source_flag, strides, overrides = entry  # type: ignore[misc]
-        if overrides & _REMOTE:
-            chip, core = overrides & 0x3FFF, (overrides >> 26) & 1
-            self._remote(site, source, destination, granules, flag, source_flag, chip, core, now, context)
+            site, source, destination, granules, flag, strides = entry
+            overrides = source_flag = 0
         else:
-            self._local(site, source, destination, granules, flag, strides, now, context)
-
-    def _local(  # noqa: PLR0917
-        self,
-        site: int,
-        source: int,
-        destination: int,
-        granules: int,
-        flag: int,
-        strides: tuple[int, ...] | None,
-        now: float,
-        context: int,
-    ) -> None:
-        space = self.compiled.layout.space_of
-        hbm = space(source) == "hbm" or space(destination) == "hbm"
-        queue = self.engines.hbm if hbm else self.engines.vmem
-        start, end = queue.submit(now, granules * GRANULE)
-        self.semaphore(flag & 0x1FFF).arrive(end, granules, 2 * len(self.log.transfers))
-        self.log.transfers.append(
-            Transfer(
-                site, now, start, end, end, granules * GRANULE, source, destination, -1, context, -1, strides
-            )
-        )
-
-    def _remote(  # noqa: PLR0917
-        self,
-        site: int,
-        source: int,
-        destination: int,
-        granules: int,
-        flag: int,
-        source_flag: int,
-        chip: int,
-        core: int,
-        now: float,
-        context: int,
-    ) -> None:
-        peer = chip * self.cores_per_chip + core
+            site, source, destination, granules, flag, source_flag, strides, overrides = entry
         size = granules * GRANULE
-        if self.compiled.layout.space_of(source) == "hbm":
-            now_ready = self.engines.hbm.submit(now, size)[1]
-        else:
-            now_ready = now
-        to = None if chip == self.core.chip else chip
-        start, source_end, arrival = self.engines.ici.send(now_ready, size, to)
-        index = len(self.log.transfers)
-        self.log.transfers.append(
-            Transfer(
-                site, now, start, arrival, source_end, size, source, destination, peer, context, -1, None
+        log = self.log
+        index = len(log.transfers)
+        space = self.compiled.layout.space_of
+        if not overrides & _REMOTE:
+            if self._frozen is not None:
+                start = end = now
+            else:
+                hbm = space(source) == "hbm" or space(destination) == "hbm"
+                start, end = (self.engines.hbm if hbm else self.engines.vmem).submit(now, size)
+            self.semaphore(flag & _FLAG).arrive(end, granules, 2 * index)
+            log.transfers.append(
+                Transfer(site, now, start, end, end, size, source, destination, -1, context, strides)  # type: ignore[arg-type]
             )
-        )
-        self.semaphore(source_flag & 0x1FFF).arrive(source_end, granules, 2 * index)
-        assert self.deliver is not None
-        self.deliver(peer, flag & 0x1FFF, arrival, granules, self.core.rank, index)
-
-    def _signal(self, site: int, entry: object, now: float, context: int) -> None:
-        _, address, amount = entry  # type: ignore[misc]
-        flag, core, chip = address & 0x1FFF, (address >> 14) & 1, address >> 17
+            return
+        chip, core = overrides & 0x3FFF, (overrides >> 26) & 1
         peer = chip * self.cores_per_chip + core
-        start, source_end, arrival = self.engines.ici.send(now, 0, None if chip == self.core.chip else chip)
+        if self._frozen is not None:
+            start = source_end = arrival = now
+        else:
+            ready = self.engines.hbm.submit(now, size)[1] if space(source) == "hbm" else now
+            start, source_end, arrival = self._send(ready, size, chip)
+        log.transfers.append(
+            Transfer(site, now, start, arrival, source_end, size, source, destination, peer, context, None)
+        )
+        self.semaphore(source_flag & _FLAG).arrive(source_end, granules, 2 * index)
+        self.deliver(Message(peer, flag & _FLAG, arrival, granules, self.core.rank, index))
+
+    def _send(self, now: float, size: int, chip: int) -> tuple[float, float, float]:
+        own = self.core.chip
+        if chip == own:
+            return self.engines.ici.send(now, size, None)
+        return self.engines.ici.send(now, size, chip, self.options.hops(own, chip))
+
+    def _signal(self, entry: tuple[int, ...], now: float, context: int) -> None:
+        site, address, amount = entry
+        flag, core, chip = address & _FLAG, (address >> 14) & 1, address >> 17
+        peer = chip * self.cores_per_chip + core
+        if self._frozen is not None:
+            start = source_end = arrival = now
+        else:
+            start, source_end, arrival = self._send(now, 0, chip)
         index = len(self.log.transfers)
         self.log.transfers.append(
-            Transfer(site, now, start, arrival, source_end, 0, -1, -1, peer, context, -1, None)
+            Transfer(site, now, start, arrival, source_end, 0, -1, -1, peer, context, None)
         )
-        assert self.deliver is not None
-        self.deliver(peer, flag, arrival, amount, self.core.rank, index)
-
-
-def schedule_mirrored(compiled: Compiled, trace: CoreTrace, issue: IssueModel, machine: Machine) -> CoreRun:
-    """Time one core whose peers do the same at the same time: what it sends, it also receives.
-
-    Raises:
-        UnsupportedProgramError: a wait is never satisfied, or a semaphore does not end at zero.
-    """
-    run = CoreRun(compiled, trace, issue, machine, 0.0)
-
-    def mirror(peer: int, flag: int, arrival: float, amount: int, sender: int, index: int) -> None:
-        run.receive(flag, arrival, amount, peer, index)
-
-    run.deliver = mirror
-    while not run.run():
-        assert run.blocked_on is not None
-        flag, amount = run.blocked_on
-        entry = trace.trace[run.position]
-        site = compiled.sites[entry[0]]  # type: ignore[index]
-        if site.detail == "barrier":
-            latency = machine["ici.link.latency"] * 1e12
-            run.semaphore(flag).arrive(run.now + latency, amount - run.semaphore(flag).value, -2)
-            continue
-        raise UnsupportedProgramError(
-            compiled.program.path,
-            f"{site.where}: waits for {amount} on semaphore {flag} and holds {run.semaphore(flag).value}, "
-            f"and nothing raises it",
-            "With mirrored peers a core receives what it sends; try all cores",
-        )
-    return run
-
-
-def check_balance(compiled: Compiled, runs: Sequence[CoreRun]) -> None:
-    """Every semaphore must end at zero.
-
-    Raises:
-        UnsupportedProgramError: one does not; names it and what was done to it last.
-    """
-    for run in runs:
-        left = {flag: value for flag, value in run.log.semaphores.items() if value}
-        if left:
-            flag, value = next(iter(left.items()))
-            last = _last_use(compiled, run, flag)
-            raise UnsupportedProgramError(
-                compiled.program.path,
-                f"semaphore {flag} of core {run.core.rank} ends at {value}, not 0 ({len(left)} such); last used at {last}",
-                "A branch, a delay slot or a peer is not modelled rightly; report the dump",
-            )
-
-
-def _last_use(compiled: Compiled, run: CoreRun, flag: int) -> str:
-    for entry in reversed(run.core.trace):
-        if not isinstance(entry, int) and flag in entry[1:]:
-            return compiled.sites[entry[0]].where  # type: ignore[index]
-    return "no site"
+        self.deliver(Message(peer, flag, arrival, amount, self.core.rank, index))

@@ -5,22 +5,28 @@ what-ifs cost only the timing pass; `simulate` is the one-shot form.
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 
 from analyzer.errors import UnsupportedProgramError
 from analyzer.llo.program import Program
 from analyzer.machine import Machine
 from analyzer.simulate.buffers import extent
-from analyzer.simulate.codegen import Compiled
-from analyzer.simulate.execute import Core, CoreTrace, device_words
+from analyzer.simulate.compiled import Compiled
+from analyzer.simulate.cores import UnbalancedError, run_all, run_mirrored
+from analyzer.simulate.execute import Core, CoreTrace
 from analyzer.simulate.issue import IssueModel, MxuUse
+from analyzer.simulate.log import CoreLog
 from analyzer.simulate.result import LoopTrips, ScenarioRecord, Simulation
-from analyzer.simulate.scenario import Scenario
-from analyzer.simulate.schedule import CoreLog, CoreRun, check_balance, schedule_mirrored
+from analyzer.simulate.scenario import Scenario, merge_assumptions
+from analyzer.simulate.schedule import CoreRun, RunOptions
 from analyzer.simulate.spans import SpanWriter
+from analyzer.simulate.topology import hop_counter
+from analyzer.simulate.words import device_words
 
 
 class Simulator:
@@ -50,28 +56,55 @@ class Simulator:
         facts: Mapping[str, Any] | None = None,
         *,
         overrides: Mapping[str, object] | None = None,
+        without: Iterable[str] = (),
+        cores: Literal["auto", "mirrored", "all"] = "auto",
         rank: int = 0,
+        scenarios: Mapping[int, Scenario] | None = None,
+        delays_ps: Mapping[int, float] | None = None,
     ) -> Simulation:
         """Model one step.
 
         Args:
             machine: the chip.
             scenario: values the bundles do not contain; None assumes defaults (and lists them).
-            facts: a capture's manifest: names of operands and copies.
+            facts: a capture's manifest: names of operands and copies, topology, cores.
             overrides: machine parameters to change (`{"hbm.bandwidth": "x2"}`).
-            rank: the core to simulate.
+            without: phases that take no time.
+            cores: "mirrored": one core, whose peers do the same at the same time. "all": every core of
+                the slice. "auto": mirrored, and all where a core does not receive what it sends.
+            rank: the core to simulate, when mirrored.
+            scenarios: per rank, instead of `scenario` (all cores).
+            delays_ps: per rank, how much later than the others it starts (all cores).
 
         Raises:
             UnsupportedProgramError: the program cannot be executed exactly, or a semaphore does not balance.
         """
         machine = machine.with_overrides(overrides or {})
-        scenario = scenario or _DEFAULT
-        facts = facts or {}
+        scenario, facts = scenario or _DEFAULT, facts or {}
         issue = IssueModel(self.program, self.use, machine)
-        trace = self.trace(scenario, rank, machine.cores_per_chip)
-        run = schedule_mirrored(self.compiled, trace, issue, machine)
-        check_balance(self.compiled, [run])
-        return self._result([run], issue, machine, scenario, facts, mirrored=True)
+        count = self.devices(scenario, facts)
+        hops = hop_counter(facts.get("topology"), -(-count // machine.cores_per_chip))
+        base = RunOptions(without=frozenset(without), hops=hops)
+        notes: list[str] = []
+        if cores != "all" and not scenarios and not delays_ps:
+            trace = self.trace(scenario, rank, machine.cores_per_chip)
+            try:
+                runs = [run_mirrored(self.compiled, trace, issue, machine, base)]
+                return self._result(runs, issue, machine, scenario, facts, mirrored=True, notes=notes)
+            except UnbalancedError as error:
+                if cores == "mirrored" or count < 2:
+                    raise
+                notes.append(f"all cores simulated: {error.fault}")
+        traces = [
+            self.trace((scenarios or {}).get(r, scenario), r, machine.cores_per_chip) for r in range(count)
+        ]
+        options = {r: replace(base, start=(delays_ps or {}).get(r, 0.0)) for r in range(count)}
+        runs = run_all(self.compiled, traces, issue, machine, options)
+        return self._result(runs, issue, machine, scenario, facts, mirrored=False, notes=notes)
+
+    def devices(self, scenario: Scenario, facts: Mapping[str, Any]) -> int:
+        """How many cores take part: the scenario, the capture, or the program says so; else 1."""
+        return int(scenario.devices or facts.get("cores") or self.words.devices or 1)
 
     def _result(
         self,
@@ -82,25 +115,18 @@ class Simulator:
         facts: Mapping[str, Any],
         *,
         mirrored: bool,
+        notes: list[str],
     ) -> Simulation:
         logs = {run.core.rank: run.log for run in runs}
-        writer = SpanWriter(self.compiled, issue, machine.cycle_ps, operand_names(facts), copy_tags(facts))
-        spans = {rank: writer.transfers(log) for rank, log in logs.items()}
-        for rank, log in logs.items():
-            received = writer.receipts(log, logs, mirrored=mirrored)
-            writer.waits(log, spans[rank], received)
-            writer.work(log)
-            writer.regions(log)
         first = runs[0].log
         executed, executed_bundles = self._executed(first)
         messages = [t for t in first.transfers if t.peer >= 0]
         exposed: Counter[str] = Counter()
         for _, start, end, _, context, _ in first.stalls:
             exposed[first.contexts[context][0]] += round(end - start)
-        remote = bool(messages)
-        peers = "mirrored: peers do the same at the same time" if remote else "none"
+        peers = "mirrored: peers do the same at the same time" if messages else "none"
         return Simulation(
-            timeline=writer.table.frame(),
+            build_timeline=lambda: self._timeline(logs, issue, machine, facts, mirrored=mirrored),
             step_time_ps=round(max(log.end for log in logs.values())),
             executed=executed,
             static_bundles=self.program.bundle_count,
@@ -113,15 +139,34 @@ class Simulator:
             exposed_wait_ps=dict(exposed),
             scenario=ScenarioRecord(
                 scenario.name,
-                tuple(runs[0].core.assumptions.items.values()),
-                peers if mirrored else "all cores simulated",
+                merge_assumptions([run.core.assumptions for run in runs]),
+                peers if mirrored else f"all {len(runs)} cores simulated",
                 scenario.devices or self.words.devices,
             ),
             machine=machine,
             core_end_ps={rank: round(log.end) for rank, log in logs.items()},
             not_understood=self.program.not_understood.count,
+            notes=notes,
             facts=facts,
         )
+
+    def _timeline(
+        self,
+        logs: Mapping[int, CoreLog],
+        issue: IssueModel,
+        machine: Machine,
+        facts: Mapping[str, Any],
+        *,
+        mirrored: bool,
+    ) -> pd.DataFrame:
+        writer = SpanWriter(self.compiled, issue, machine.cycle_ps, operand_names(facts), copy_tags(facts))
+        spans = {rank: writer.transfers(log) for rank, log in logs.items()}
+        for rank, log in logs.items():
+            received = writer.receipts(log, logs, mirrored=mirrored)
+            writer.waits(log, spans[rank], received)
+            writer.work(log)
+            writer.regions(log)
+        return writer.table.frame()
 
     def _executed(self, log: CoreLog) -> tuple[np.ndarray, int]:
         executed = np.zeros(self.program.bundle_count, dtype=np.int64)
@@ -131,15 +176,15 @@ class Simulator:
         return executed, int(executed.sum())
 
     def _trips(self, log: CoreLog) -> list[LoopTrips]:
-        starts = [self.program.blocks[b].start for b in log.visit_block]
-        heads = Counter(starts)
+        visits = np.array(log.visit_block, dtype=np.int64)
+        starts = np.array([b.start for b in self.program.blocks], dtype=np.int64)[visits]
         trips = []
         for loop in self.program.loops:
-            inside = [loop.start <= s <= loop.end for s in starts]
-            entries = sum(
-                1 for k, s in enumerate(starts) if s == loop.start and (k == 0 or not inside[k - 1])
-            )
-            trips.append(LoopTrips(loop.start, loop.end, loop.depth, entries, heads[loop.start]))
+            head = starts == loop.start
+            inside = (starts >= loop.start) & (starts <= loop.end)
+            before = np.concatenate(([False], inside[:-1]))
+            entries = int((head & ~before).sum())
+            trips.append(LoopTrips(loop.start, loop.end, loop.depth, entries, int(head.sum())))
         return trips
 
     def _operand_bytes(self, log: CoreLog) -> dict[int, tuple[int, int]]:
@@ -197,12 +242,10 @@ def simulate(
     machine: Machine,
     scenario: Scenario | Mapping[str, Any] | None = None,
     facts: Mapping[str, Any] | None = None,
-    *,
-    overrides: Mapping[str, object] | None = None,
-    rank: int = 0,
+    **options: Any,
 ) -> Simulation:
-    """Model one step of `program` on `machine`. See `Simulator.simulate`."""
-    return Simulator(program).simulate(machine, as_scenario(scenario), facts, overrides=overrides, rank=rank)
+    """Model one step of `program` on `machine`; options are those of `Simulator.simulate`."""
+    return Simulator(program).simulate(machine, as_scenario(scenario), facts, **options)
 
 
 def as_scenario(value: Scenario | Mapping[str, Any] | None) -> Scenario:

@@ -7,7 +7,12 @@ its first element the site, the rest the values listed in `EVENT_FIELDS`.
 from dataclasses import dataclass
 from enum import IntEnum
 
-from analyzer.llo.program import Instruction, SourceSpan
+from analyzer.llo.program import Instruction, Register, SourceSpan
+
+
+def name_of(register: Register) -> str:
+    """Python name of an SSA value."""
+    return f"{register.kind}{register.value}"
 
 
 class Op(IntEnum):

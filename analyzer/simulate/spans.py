@@ -2,6 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,10 +11,10 @@ import pandas as pd
 from analyzer import timeline
 from analyzer.llo.program import Unit
 from analyzer.simulate.buffers import BufferUse, extent
-from analyzer.simulate.codegen import Compiled
+from analyzer.simulate.compiled import Compiled
 from analyzer.simulate.issue import IssueModel
 from analyzer.simulate.layout import GRANULES_PER_ROW
-from analyzer.simulate.schedule import CoreLog, Transfer
+from analyzer.simulate.log import CoreLog, Transfer
 from analyzer.simulate.sites import Op
 from analyzer.timeline import Kind, Provenance, Track
 
@@ -26,10 +28,10 @@ class Table:
     """Rows by column, in order; much cheaper than a dictionary per row."""
 
     def __init__(self) -> None:
-        self.columns: dict[str, list[object]] = {name: [] for name in timeline.COLUMNS}
+        self.columns: dict[str, list[Any]] = {name: [] for name in timeline.COLUMNS}
         self.rows = 0
 
-    def add(self, **values: object) -> int:
+    def add(self, **values: Any) -> int:
         """Append a row; gives its span number."""
         for name, column in self.columns.items():
             column.append(values.get(name))
@@ -50,7 +52,7 @@ class Table:
             "cause",
             "operand",
         ):
-            frame[name] = pd.array(self.columns[name], dtype=timeline.COLUMNS[name])
+            frame[name] = pd.Series(self.columns[name], dtype=timeline.COLUMNS[name])
         return timeline.conform(frame)
 
 
@@ -115,6 +117,18 @@ def _runs(mask: np.ndarray, gap: int) -> list[tuple[int, int]]:
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
+@dataclass(slots=True)
+class _Open:
+    """A span of work that the next piece may still extend."""
+
+    kind: Kind
+    start: float
+    end: float
+    first: int
+    last: int
+    context: int
+
+
 class SpanWriter:
     """Writes the rows of all cores into one table."""
 
@@ -131,7 +145,7 @@ class SpanWriter:
         self.table = Table()
         self.runs = UnitRuns(compiled)
 
-    def _place(self, log: CoreLog, context: int) -> dict[str, object]:
+    def _place(self, log: CoreLog, context: int) -> dict[str, Any]:
         phase, layer = log.contexts[context]
         return {
             "core": log.rank,
@@ -174,7 +188,7 @@ class SpanWriter:
                 spans.append(self._copy(transfer, common, free[index]))
         return spans
 
-    def _copy(self, transfer: Transfer, common: dict[str, object], free: float | None) -> int:
+    def _copy(self, transfer: Transfer, common: dict[str, Any], free: float | None) -> int:
         layout = self.compiled.layout
         source, destination = layout.space_of(transfer.source), layout.space_of(transfer.destination)
         start, end = round(transfer.start), round(transfer.end)
@@ -206,7 +220,7 @@ class SpanWriter:
     def _operand_name(self, operand: int | None, fallback: str) -> str:
         return fallback if operand is None else self.names.get(operand, f"operand {operand}")
 
-    def _send(self, transfer: Transfer, common: dict[str, object]) -> int:
+    def _send(self, transfer: Transfer, common: dict[str, Any]) -> int:
         start, end = round(transfer.start), round(transfer.source_end)
         name = self._tag(transfer.site) or ("message" if transfer.bytes else "signal")
         return self.table.add(
@@ -276,15 +290,15 @@ class SpanWriter:
         return free
 
     def _apply_touch(
-        self, log: CoreLog, touch: tuple[object, float, int, int], use: BufferUse, cycle: float
+        self, log: CoreLog, touch: tuple[Any, float, int, int], use: BufferUse, cycle: float
     ) -> None:
         event, base, _, visit = touch
-        site = self.compiled.sites[event[0]]  # type: ignore[index]
+        site = self.compiled.sites[event[0]]
         block = log.visit_block[visit]
         offsets = self.issue.block(block, log.visit_state[visit]).offset
         first = self.compiled.program.blocks[block].start
         for one in site.touches:
-            row = 0 if one.base is None else event[one.base + 1]  # type: ignore[index]
+            row = 0 if one.base is None else event[one.base + 1]
             time = base + (offsets[one.last - first] + 1) * cycle
             use.use((row + one.low) * GRANULES_PER_ROW, (row + one.high) * GRANULES_PER_ROW, time)
 
@@ -315,42 +329,43 @@ class SpanWriter:
 
     def work(self, log: CoreLog) -> None:
         """Rows of matrix, vector and scalar work, joined where they touch within one phase."""
-        open_spans: dict[Track, list[object]] = {}
+        open_spans: dict[Track, _Open] = {}
         tolerance = _MERGE_CYCLES * self.cycle_ps
 
         def flush(track: Track) -> None:
             found = open_spans.pop(track, None)
             if found is None:
                 return
-            kind, start, end, first, last, context = found
-            begin = round(start)  # type: ignore[call-overload]
+            begin = round(found.start)
             self.table.add(
                 track=track,
-                kind=kind,
+                kind=found.kind,
                 name=str(track),
                 start_ps=begin,
-                duration_ps=round(end) - begin,  # type: ignore[call-overload]
-                bundle_first=first,
-                bundle_last=last,
+                duration_ps=round(found.end) - begin,
+                bundle_first=found.first,
+                bundle_last=found.last,
                 source="",
-                **self._place(log, context),  # type: ignore[arg-type]
+                **self._place(log, found.context),
             )
 
         for start, offsets, block_first, first, last, context, total, after_stall in self._pieces(log):
             if after_stall:
                 for track in list(open_spans):
                     flush(track)
+            if context in log.removed:
+                continue
             for track, kind, a, b in self.runs.runs(first, last):
                 begin = start + offsets[a - block_first] * self.cycle_ps
                 end_cycle = offsets[b - block_first] if b - block_first < len(offsets) else total
                 end = start + end_cycle * self.cycle_ps
                 found = open_spans.get(track)
-                if found is not None and found[5] == context and begin - found[2] <= tolerance:  # type: ignore[operator]
-                    found[2] = end
-                    found[3], found[4] = min(found[3], a), max(found[4], b - 1)  # type: ignore[type-var]
+                if found is not None and found.context == context and begin - found.end <= tolerance:
+                    found.end = end
+                    found.first, found.last = min(found.first, a), max(found.last, b - 1)
                     continue
                 flush(track)
-                open_spans[track] = [kind, begin, end, a, b - 1, context]
+                open_spans[track] = _Open(kind, begin, end, a, b - 1, context)
         for track in list(open_spans):
             flush(track)
 
@@ -364,8 +379,8 @@ class SpanWriter:
         sites = self.compiled.sites
         for site, start, end, _, context, visit in log.stalls:
             cuts[visit].append((start, sites[site].bundle, context, end - start))
-        for time, visit, site, context in log.marks:
-            cuts[visit].append((time, sites[site].bundle, context, 0.0))
+        for time, visit, site, context, shift in log.marks:
+            cuts[visit].append((time, sites[site].bundle, context, shift))
         pieces = []
         context = 0
         blocks = self.compiled.program.blocks
@@ -390,7 +405,7 @@ class SpanWriter:
                         )
                         after_stall = False
                     base += stall
-                    after_stall |= stall > 0
+                    after_stall |= stall != 0
                     first, context = bundle, new_context
             if block.end > first:
                 pieces.append(
@@ -402,7 +417,7 @@ class SpanWriter:
         """Rows of the scopes: one per time a phase or a layer was entered."""
         stack: list[tuple[str, float, int, int]] = []
         value_scope = False
-        for time, _, site_index, context in log.marks:
+        for time, _, site_index, context, _ in log.marks:
             site = self.compiled.sites[site_index]
             if site.op is Op.SCOPE_START:
                 stack.append((site.detail, time, site.bundle, context))
@@ -429,6 +444,8 @@ class SpanWriter:
         place = self._place(log, context)
         if name == "layer":
             place["phase"], name = "", ""
+        if context in log.removed:
+            return
         begin = round(start)
         self.table.add(
             track=Track.REGION,

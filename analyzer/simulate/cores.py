@@ -1,0 +1,160 @@
+"""One core with mirrored peers, or all cores together.
+
+The scalar program does not depend on time, so every core's trace is made first. All cores together: each
+runs ahead until a wait on a semaphore that others raise and that does not hold yet; then the core whose
+wait is satisfied earliest goes on. That order is exact: whatever a core still sends arrives later than the
+time at which it stands.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from analyzer.errors import UnsupportedProgramError
+from analyzer.machine import Machine
+from analyzer.simulate.compiled import Compiled
+from analyzer.simulate.execute import CoreTrace
+from analyzer.simulate.issue import IssueModel
+from analyzer.simulate.schedule import CoreRun, Message, RunOptions
+from analyzer.simulate.sites import Op, Site
+
+_BARRIER_CAUSE = -2
+
+
+class UnbalancedError(UnsupportedProgramError):
+    """A wait is never satisfied, or a semaphore does not end at zero."""
+
+
+def run_mirrored(
+    compiled: Compiled, trace: CoreTrace, issue: IssueModel, machine: Machine, options: RunOptions
+) -> CoreRun:
+    """Time one core whose peers do the same at the same time: what it sends, it also receives.
+
+    Raises:
+        UnbalancedError: a wait is never satisfied, or a semaphore does not end at zero.
+    """
+    run = CoreRun(compiled, trace, issue, machine, options)
+
+    def mirror(message: Message) -> None:
+        if _site(compiled, run).detail != "barrier":
+            run.receive(message)
+
+    run.deliver = mirror
+    while not run.run():
+        site = _site(compiled, run)
+        flag, amount = run.blocked_on or (0, 0)
+        semaphore = run.semaphore(flag)
+        if site.detail == "barrier":
+            latency = machine["ici.link.latency"] * 1e12
+            semaphore.arrive(run.now + latency, amount - semaphore.value, _BARRIER_CAUSE)
+            continue
+        raise UnbalancedError(
+            compiled.program.path,
+            f"{site.where}: waits for {amount} on semaphore {flag}, which holds {semaphore.value}; "
+            "nothing the core does raises it",
+            "With mirrored peers a core receives what it sends; simulate all cores",
+        )
+    _check_balance(compiled, [run])
+    return run
+
+
+def run_all(
+    compiled: Compiled,
+    traces: Sequence[CoreTrace],
+    issue: IssueModel,
+    machine: Machine,
+    options: Mapping[int, RunOptions],
+) -> list[CoreRun]:
+    """Time all cores together.
+
+    Args:
+        compiled: the program all cores run.
+        traces: one per core; ranks 0..n-1 in order.
+        issue: cycles per block.
+        machine: the chip.
+        options: per rank; remote_flags is filled in here.
+
+    Raises:
+        UnbalancedError: the cores wait for each other for ever, or a semaphore does not end at zero.
+    """
+    flags = _remote_flags(compiled, traces)
+    runs = []
+    for trace in traces:
+        given = options.get(trace.rank, RunOptions())
+        chosen = RunOptions(given.start, flags, given.without, given.hops)
+        runs.append(CoreRun(compiled, trace, issue, machine, chosen))
+
+    def deliver(message: Message) -> None:
+        if message.peer >= len(runs):
+            raise UnsupportedProgramError(
+                compiled.program.path,
+                f"core {message.sender} sends to core {message.peer}, and {len(runs)} cores take part",
+                "Give the number of devices in the scenario",
+            )
+        runs[message.peer].receive(message)
+
+    for run in runs:
+        run.deliver = deliver
+    waiting = [run for run in runs if not run.run()]
+    while waiting:
+        ready = [(time, run.core.rank, run) for run in waiting if (time := run.wake_time()) is not None]
+        if not ready:
+            _deadlock(compiled, waiting)
+        _, _, chosen_run = min(ready, key=lambda r: r[:2])
+        if chosen_run.run(decided=True):
+            waiting.remove(chosen_run)
+    _check_balance(compiled, runs)
+    return runs
+
+
+def _site(compiled: Compiled, run: CoreRun) -> Site:
+    """The site a run stands at."""
+    entry = run.core.trace[min(run.position, len(run.core.trace) - 1)]
+    return compiled.sites[entry if isinstance(entry, int) else entry[0]]
+
+
+def _remote_flags(compiled: Compiled, traces: Sequence[CoreTrace]) -> frozenset[int]:
+    """Semaphores that any core raises at another."""
+    sites = compiled.sites
+    found: set[int] = set()
+    for trace in traces:
+        for entry in trace.trace:
+            if type(entry) is int:
+                continue
+            op = sites[entry[0]].op
+            if op is Op.DMA_GENERAL:
+                if entry[7] & 0x4000:
+                    found.add(entry[4] & 0x1FFF)
+            elif op is Op.REMOTE_ADD:
+                found.add(entry[1] & 0x1FFF)
+    return frozenset(found)
+
+
+def _deadlock(compiled: Compiled, waiting: Sequence[CoreRun]) -> None:
+    run = waiting[0]
+    flag, amount = run.blocked_on or (0, 0)
+    raise UnbalancedError(
+        compiled.program.path,
+        f"{len(waiting)} cores wait for each other; core {run.core.rank} at {_site(compiled, run).where} "
+        f"waits for {amount} on semaphore {flag}, which holds {run.semaphore(flag).value}",
+        "The cores' scenarios do not fit together, or a message is not modelled rightly",
+    )
+
+
+def _check_balance(compiled: Compiled, runs: Sequence[CoreRun]) -> None:
+    for run in runs:
+        left = {flag: value for flag, value in run.log.semaphores.items() if value}
+        if not left:
+            continue
+        flag, value = next(iter(left.items()))
+        raise UnbalancedError(
+            compiled.program.path,
+            f"semaphore {flag} of core {run.core.rank} ends at {value}, not 0 ({len(left)} such); "
+            f"last used at {_last_use(compiled, run, flag)}",
+            "A branch, a delay slot or a peer is not modelled rightly; report the dump",
+        )
+
+
+def _last_use(compiled: Compiled, run: CoreRun, flag: int) -> str:
+    for entry in reversed(run.core.trace):
+        if not isinstance(entry, int) and flag in entry[1:]:
+            return compiled.sites[entry[0]].where
+    return "no site"

@@ -1,0 +1,124 @@
+"""What one core did, with times; filled by the scheduler, read by the timeline writer."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Transfer:
+    """One DMA or remote signal. Times in ps; addresses in granules, -1 where there is none.
+
+    start: bytes begin to flow; end: the destination is complete (at a peer: arrival); source_end: the
+    source may be overwritten; peer: rank of the other core, or -1; context: index into
+    `CoreLog.contexts`.
+    """
+
+    site: int
+    issued: float
+    start: float
+    end: float
+    source_end: float
+    bytes: int
+    source: int
+    destination: int
+    peer: int
+    context: int
+    strides: tuple[int, ...] | None
+
+
+@dataclass(slots=True)
+class CoreLog:
+    """One core's step.
+
+    Attributes:
+        visit_block, visit_start, visit_state: block visits in order, with the state of the MXUs.
+        marks: (time, visit, site, context, shift) where a scope started or ended; shift: time taken
+            back where a removed phase ended, else 0.
+        stalls: (site, start, end, cause, context, visit). A cause is 2 * t for the end of own transfer t,
+            2 * r + 1 for receipt r, negative for a barrier.
+        touches: (event, time of the block's start with the stalls so far, transfers issued so far, visit).
+        receipts: (sender rank, sender's transfer, semaphore), one per message or signal received.
+        contexts: (phase path, layer); removed: those a what-if takes out.
+        semaphores: value of each at the exit.
+    """
+
+    rank: int
+    visit_block: list[int] = field(default_factory=list)
+    visit_start: list[float] = field(default_factory=list)
+    visit_state: list[tuple[float, ...]] = field(default_factory=list)
+    stalls: list[tuple[int, float, float, int, int, int]] = field(default_factory=list)
+    marks: list[tuple[float, int, int, int, float]] = field(default_factory=list)
+    transfers: list[Transfer] = field(default_factory=list)
+    receipts: list[tuple[int, int, int]] = field(default_factory=list)
+    touches: list[tuple[Any, float, int, int]] = field(default_factory=list)
+    contexts: list[tuple[str, int | None]] = field(default_factory=lambda: [("", None)])
+    removed: set[int] = field(default_factory=set)
+    end: float = 0.0
+    semaphores: dict[int, int] = field(default_factory=dict)
+
+
+class Scopes:
+    """Phase path and layer from scope markers; gives the index of the current context.
+
+    A trace value is a scope with `vtrace.arg` inside: it names a value (the layer index), not a phase.
+    The layer holds until the scope around the trace value ends.
+    """
+
+    LAYER = "layer"
+
+    def __init__(self, contexts: list[tuple[str, int | None]]) -> None:
+        self.contexts = contexts
+        self.known = {context: i for i, context in enumerate(contexts)}
+        self.stack: list[tuple[str, int | None]] = []
+        self.value_scope = False
+        self.layer: int | None = None
+        self.low = 0
+
+    def start(self, name: str) -> int:
+        """A scope begins."""
+        self.stack.append((name, self.layer))
+        return self.current()
+
+    def end(self, name: str) -> int:
+        """The innermost scope of that name ends, and whatever is still open inside it."""
+        if self.value_scope:
+            self.value_scope = False
+            if self.stack:
+                self.stack.pop()
+            return self.current()
+        for depth in range(len(self.stack) - 1, -1, -1):
+            if self.stack[depth][0] == name:
+                self.layer = self.stack[depth][1]
+                del self.stack[depth:]
+                break
+        return self.current()
+
+    def value(self, tag: int, value: int) -> int:
+        """`vtrace.arg`: tag 1 carries the low 16 bits, tag 3 the high ones of a trace value."""
+        if tag == 1:
+            self.low = value & 0xFFFF
+        number = self.low | ((value & 0xFFFF) << 16) if tag == 3 else self.low
+        if self.stack and self.stack[-1][0].rpartition("/")[2] == self.LAYER:
+            self.layer = number
+        self.value_scope = True
+        return self.current()
+
+    def current(self) -> int:
+        """Index of the context that now holds."""
+        phase = "/".join(name for name, _ in self.stack if name and name != self.LAYER)
+        context = (phase, self.layer)
+        index = self.known.get(context)
+        if index is None:
+            index = self.known[context] = len(self.contexts)
+            self.contexts.append(context)
+        return index
+
+
+def phase_matches(phase: str, wanted: frozenset[str]) -> bool:
+    """Is a phase path one of `wanted`, or inside one? (`ffn` matches `ffn`, `ffn/gate` and `block/ffn`)."""
+    if not wanted or not phase:
+        return False
+    parts = phase.split("/")
+    return any(
+        "/".join(parts[a:b]) in wanted for a in range(len(parts)) for b in range(a + 1, len(parts) + 1)
+    )
