@@ -39,7 +39,7 @@ class MlpConfig:
     cores: int = 8
     block: int = 512
     pack: int = 4
-    ring_depth: int = 12
+    ring_depth: int = 18
     prefetch_distance: int | None = None
     epsilon: float = 1e-6
 

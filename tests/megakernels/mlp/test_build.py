@@ -83,7 +83,7 @@ def test_the_reference_is_the_formula() -> None:
         ({"hidden": 8000}, "hidden is 8000"),
         ({"ffn": 28000}, "ffn is 28000"),
         ({"layers": 0}, "layers is 0"),
-        ({"prefetch_distance": 13}, "prefetch_distance is 13; it must be from 1 to ring_depth"),
+        ({"prefetch_distance": 19}, "prefetch_distance is 19; it must be from 1 to ring_depth"),
         ({"prefetch_distance": 0}, "prefetch_distance is 0"),
         ({"level": "everything"}, "unknown hook level 'everything'"),
     ],
