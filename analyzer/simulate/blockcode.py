@@ -316,29 +316,31 @@ class BlockWriter:
         blocks = self.c.program.blocks
         following = blocks[self.block + 1].start if self.block + 1 < len(blocks) else None
         if self.branch is None:
-            self._leave(following, "")
+            self._leave(following, "", jump=False)
             return
         guard = self.guard(self.branch.predicate)
         if guard is None:
-            self._leave(self.branch.target, "")
+            self._leave(self.branch.target, "", jump=True)
             return
         self.lines.append(f"if {guard}:")
-        self._leave(self.branch.target, " ")
-        self._leave(following, "")
+        self._leave(self.branch.target, " ", jump=True)
+        self._leave(following, "", jump=False)
 
-    def _leave(self, target: int | None, indent: str) -> None:
+    def _leave(self, target: int | None, indent: str, *, jump: bool) -> None:
         if target is None:
             self.lines.append(f"{indent}return None")
             return
-        back = target <= self.c.program.blocks[self.block].start
+        source = self.c.program.blocks[self.block].start
+        if self._is_loop_head(target):
+            # first operand: entry, second: back edge
+            chosen = 1 if target <= source else 0
+        else:
+            # a merge after a skipped region; first operand: the branch that skips it
+            chosen = 0 if jump else 1
         copies = []
         for phi in self.c.scalar[target]:
-            if phi.mnemonic not in ("sphi", "pphi") or name_of(phi.results[0]) not in self.c.live:
-                continue
-            if not self._is_loop_head(target):
-                self._unsupported(phi, phi.bundle, "a phi outside a loop head")
-                continue
-            copies.append((name_of(phi.results[0]), self.atom(phi.operands[1 if back else 0], phi)))
+            if phi.mnemonic in ("sphi", "pphi") and name_of(phi.results[0]) in self.c.live:
+                copies.append((name_of(phi.results[0]), self.atom(phi.operands[chosen], phi)))
         if copies:
             left, right = ", ".join(a for a, _ in copies), ", ".join(b for _, b in copies)
             self.lines.append(f"{indent}{left} = {right}")

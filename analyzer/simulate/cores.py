@@ -34,7 +34,7 @@ def run_mirrored(
     run = CoreRun(compiled, trace, issue, machine, options)
 
     def mirror(message: Message) -> None:
-        if _site(compiled, run).detail != "barrier":
+        if message.flag != compiled.layout.global_barrier_flag:
             run.receive(message)
 
     run.deliver = mirror
@@ -50,7 +50,7 @@ def run_mirrored(
             compiled.program.path,
             f"{site.where}: waits for {amount} on semaphore {flag}, which holds {semaphore.value}; "
             "nothing the core does raises it",
-            "With mirrored peers a core receives what it sends; simulate all cores",
+            "With mirrored peers a core receives what it sends; simulate all cores" + _assumed(run),
         )
     _check_balance(compiled, [run])
     return run
@@ -135,7 +135,7 @@ def _deadlock(compiled: Compiled, waiting: Sequence[CoreRun]) -> None:
         compiled.program.path,
         f"{len(waiting)} cores wait for each other; core {run.core.rank} at {_site(compiled, run).where} "
         f"waits for {amount} on semaphore {flag}, which holds {run.semaphore(flag).value}",
-        "The cores' scenarios do not fit together, or a message is not modelled rightly",
+        "The cores' scenarios do not fit together, or a message is not modelled rightly" + _assumed(run),
     )
 
 
@@ -149,7 +149,7 @@ def _check_balance(compiled: Compiled, runs: Sequence[CoreRun]) -> None:
             compiled.program.path,
             f"semaphore {flag} of core {run.core.rank} ends at {value}, not 0 ({len(left)} such); "
             f"last used at {_last_use(compiled, run, flag)}",
-            "A branch, a delay slot or a peer is not modelled rightly; report the dump",
+            "A branch, a delay slot or a peer is not modelled rightly; report the dump" + _assumed(run),
         )
 
 
@@ -158,3 +158,13 @@ def _last_use(compiled: Compiled, run: CoreRun, flag: int) -> str:
         if not isinstance(entry, int) and flag in entry[1:]:
             return compiled.sites[entry[0]].where
     return "no site"
+
+
+def _assumed(run: CoreRun) -> str:
+    """The core's assumed values, for messages: one of them may be what does not fit."""
+    items = run.core.assumptions.items.values()
+    if not items:
+        return ""
+    return "; or give other values for what is assumed: " + ", ".join(
+        f"{a.what} at {a.source} = {a.values[0]}{'...' if len(a.values) > 1 else ''}" for a in items
+    )

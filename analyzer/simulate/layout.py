@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, field
 
 from analyzer.errors import UnsupportedProgramError
-from analyzer.llo.program import Address, Instruction, Memory, Program, Register
+from analyzer.llo.program import Address, HbmOperand, Instruction, Memory, Program, Register
 
 GRANULE = 32
 GRANULES_PER_ROW = 16
@@ -261,7 +261,7 @@ class Layout:
         for operand in self.program.operands:
             if operand.space in ("vmem", "smem") or operand.space.startswith("<"):
                 continue
-            size = -(-(operand.size_bytes or (1 << 30)) // GRANULE)
+            size = -(-_padded_bytes(operand) // GRANULE)
             self.operand_address[operand.register] = at
             self.placed.append(Placed("hbm", at, size, f"operand {operand.index}", operand.index))
             at += -(-size // _HBM_ALIGN) * _HBM_ALIGN
@@ -273,6 +273,26 @@ class Layout:
             raise UnsupportedProgramError(
                 self.program.path, "more than 64 GiB of HBM operands", "Compile the kernel for fewer layers"
             )
+
+
+def _padded_bytes(operand: HbmOperand) -> int:
+    """At most what an array takes in HBM: last dimension to 128 elements, the one before to a full tile."""
+    if operand.size_bytes is None:
+        return 1 << 30
+    elements = 1
+    for dimension in operand.dimensions:
+        elements *= dimension
+    if not elements:
+        return operand.size_bytes
+    bits = max(operand.size_bytes * 8 // elements, 1)
+    if len(operand.dimensions) < 2:
+        return max(-(-elements // 1024) * 1024 * bits // 8, operand.size_bytes)
+    rows = max(8 * 32 // bits, 8)
+    *outer, second, last = operand.dimensions
+    padded = -(-second // rows) * rows * (-(-last // 128) * 128)
+    for dimension in outer:
+        padded *= dimension
+    return max(padded * bits // 8, operand.size_bytes)
 
 
 def _name(key: Key) -> str:

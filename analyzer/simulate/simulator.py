@@ -201,7 +201,7 @@ class Simulator:
                     continue
                 placed = layout.find("hbm", address)
                 reach = address + extent(transfer.bytes // 32, transfer.strides, destination=destination)
-                if placed is None or reach > placed.start + -(-placed.size // 32) * 32:
+                if placed is None or reach > placed.start + placed.size:
                     raise UnsupportedProgramError(
                         self.program.path,
                         f"{self.compiled.sites[transfer.site].where}: the copy leaves its HBM operand",
