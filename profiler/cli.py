@@ -1,4 +1,4 @@
-"""The verbs of the profiler: `compile`."""
+"""The verbs of the profiler: `compile`, `doctor`."""
 
 import sys
 from pathlib import Path
@@ -10,6 +10,7 @@ import typer
 def register(app: typer.Typer) -> None:
     """Add the profiler's verbs to the application."""
     app.command("compile")(compile_verb)
+    app.command("doctor")(doctor_verb)
 
 
 def compile_verb(
@@ -63,6 +64,40 @@ def compile_verb(
     print(out)
     if probe_effect:
         print("\n".join(table(manifest["probe_effect"]["counts"])))
+
+
+def doctor_verb(
+    *,
+    report_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> None:
+    """Check that this machine can compile kernels and make captures; each finding with its cure."""
+    import dataclasses
+    import json
+
+    from analyzer.errors import GATE_FAILED, UsageError
+    from profiler.doctor import Check, Status, run_checks
+
+    if report_format not in ("text", "json"):
+        raise UsageError(f"--format {report_format}", "no such format", "Formats: text, json.")
+    checks: list[Check] = []
+    for check in run_checks():
+        checks.append(check)
+        if report_format == "text":
+            mark = {Status.OK: "ok", Status.NOTE: "note", Status.PROBLEM: "PROBLEM"}[check.status]
+            print(
+                f"{mark:8} {check.name}: {check.found}" + (f". {check.cure}" if check.cure else ""),
+                flush=True,
+            )
+    problems = [c for c in checks if c.status is Status.PROBLEM]
+    if report_format == "json":
+        result = {"schema_version": 1, "ok": not problems, "checks": [dataclasses.asdict(c) for c in checks]}
+        print(json.dumps(result, indent=1))
+    elif problems:
+        print(f"{len(problems)} problems")
+    else:
+        print("this machine can make captures")
+    if problems:
+        raise typer.Exit(GATE_FAILED)
 
 
 def check_level(level: str) -> str:
