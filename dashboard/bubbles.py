@@ -53,6 +53,7 @@ def bubble_marks(bubbles: pd.DataFrame | None, core: int) -> Marks:
         known=zeros,
         count=zeros + 1,
         row=rows,
+        longest=duration,
         queue=zeros.astype(np.int16),
         bundle_first=frame["bundle_first"].fillna(-1).to_numpy(np.int32)[rows],
         bundle_last=frame["bundle_last"].fillna(-1).to_numpy(np.int32)[rows],

@@ -16,10 +16,35 @@ def register(app: typer.Typer) -> None:
         ],
         port: int = typer.Option(8791, min=0, max=65535, help="Port to listen on; 0 takes a free one."),
         host: str = typer.Option(
-            "127.0.0.1", help="Address to listen on; another one than 127.0.0.1 asks for a token."
+            "127.0.0.1", help="Address to listen on; another one than this machine's own asks for a token."
         ),
+        html: Annotated[
+            Path | None,
+            typer.Option(help="Write the timeline to this file instead of serving it.", metavar="FILE"),
+        ] = None,
     ) -> None:
-        """Look at captures in a browser."""
+        """Look at captures in a browser, or write one to a self-contained HTML file."""
+        if html is not None:
+            write(captures, html)
+            return
         from dashboard.serve import serve
 
         serve(captures, host, port)
+
+
+def write(captures: list[Path], html: Path) -> None:
+    """Write the timeline page of the one capture given to a file.
+
+    Raises:
+        UsageError: more than one capture, or the folder of the file does not exist.
+    """
+    from analyzer.errors import UsageError
+    from dashboard.export import write_html
+    from dashboard.loading import load
+
+    if len(captures) != 1:
+        raise UsageError("--html", f"writes one capture, {len(captures)} were given", "Give one capture.")
+    if not html.parent.is_dir():
+        raise UsageError(html, "the folder does not exist", f"Make it first: mkdir -p {html.parent}")
+    write_html(load(captures[0]), html)
+    typer.echo(f"wrote {html}", err=True)

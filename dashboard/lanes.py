@@ -40,7 +40,7 @@ class Marks:
         busy: summed duration of the spans the mark stands for.
         bytes: summed bytes of those whose bytes are known; `known` counts them.
         count: spans it stands for.
-        row: position in the timeline of its longest span.
+        row: position in the timeline of its longest span, and `longest` that span's duration.
         queue: sub-row of the lane.
         bundle_first, bundle_last: bundle range, -1 where unknown.
     """
@@ -52,6 +52,7 @@ class Marks:
     known: np.ndarray
     count: np.ndarray
     row: np.ndarray
+    longest: np.ndarray
     queue: np.ndarray
     bundle_first: np.ndarray
     bundle_last: np.ndarray
@@ -86,8 +87,8 @@ def merge(marks: Marks, resolution: int) -> Marks:
         return marks
     first = np.flatnonzero(fresh)
     group = np.cumsum(fresh) - 1
-    longest = np.maximum.reduceat(marks.busy, first)
-    candidates = np.flatnonzero(marks.busy == longest[group])
+    longest = np.maximum.reduceat(marks.longest, first)
+    candidates = np.flatnonzero(marks.longest == longest[group])
     winner = candidates[np.unique(group[candidates], return_index=True)[1]]
     low = np.where(marks.bundle_first < 0, np.iinfo(np.int32).max, marks.bundle_first)
     lowest = np.minimum.reduceat(low, first)
@@ -99,6 +100,7 @@ def merge(marks: Marks, resolution: int) -> Marks:
         known=np.add.reduceat(marks.known, first),
         count=np.add.reduceat(marks.count, first),
         row=marks.row[winner],
+        longest=longest,
         queue=marks.queue[first],
         bundle_first=np.where(lowest == np.iinfo(np.int32).max, -1, lowest).astype(np.int32),
         bundle_last=np.maximum.reduceat(marks.bundle_last, first),
@@ -117,7 +119,7 @@ class _Level:
     def window(self, start: int, end: int) -> Marks:
         parts = []
         for low, high in pairwise(self.offsets.tolist()):
-            first = low + np.searchsorted(self.latest[low:high], start, side="right")
+            first = low + np.searchsorted(self.latest[low:high], start, side="left")
             last = low + np.searchsorted(self.marks.start[low:high], end, side="left")
             parts.append(self.marks.take(slice(int(first), max(int(first), int(last)))))
         found = concatenate(parts)
@@ -177,6 +179,7 @@ def lane_index(timeline: pd.DataFrame, rows: np.ndarray, track: str, label: str,
         known=known.astype(np.int64),
         count=np.ones(len(part), np.int64),
         row=np.asarray(rows, np.int64),
+        longest=duration,
         queue=(codes % MAX_ROWS).astype(np.int16),
         bundle_first=part["bundle_first"].fillna(-1).to_numpy(np.int32),
         bundle_last=part["bundle_last"].fillna(-1).to_numpy(np.int32),

@@ -19,6 +19,7 @@ KEY = "timeline"
 TITLE = "Timeline"
 MAX_SHAPES = 4500
 BUBBLE_ROWS = 40
+OPTIONAL = frozenset(("scalar",))  # lanes drawn on request only
 _HEADINGS = (
     ("start", "start (µs)"),
     ("duration", "duration"),
@@ -62,7 +63,7 @@ def toolbar(loaded: Loaded, index: TimelineIndex) -> html.Div:
         {"label": text.shorten(band.label), "value": f"{band.start}:{band.end}"} for band in index.layers
     ]
     present = [lane.colour for lane in index.lanes]
-    keys = [(k, v) for k, v in LEGEND.items() if k in present] + [("bubble", "HBM bubble")]
+    keys = [(k, v) for k, v in LEGEND.items() if k in present and k != "scalar"] + [("bubble", "HBM bubble")]
     return html.Div(
         [
             html.Button("Whole step", id="whole-step", title="Show the whole step (key 0)"),
@@ -76,6 +77,13 @@ def toolbar(loaded: Loaded, index: TimelineIndex) -> html.Div:
                 clearable=False,
                 className="control control-narrow",
                 disabled=len(loaded.cores) < 2,
+            ),
+            dcc.Checklist(
+                [{"label": "scalar", "value": "scalar"}],
+                [],
+                id="more-lanes",
+                className="checks",
+                style={} if any(lane.track == "scalar" for lane in index.lanes) else {"display": "none"},
             ),
             html.Button("−", id="zoom-out", title="Zoom out (key −)", **{"data-key": "-"}),
             html.Button("+", id="zoom-in", title="Zoom in (key +)", **{"data-key": "+"}),
@@ -139,16 +147,22 @@ def register(app: Dash, context: Context) -> None:
         Input("window", "data"),
         Input("core", "value"),
         Input("theme", "data"),
+        Input("more-lanes", "value"),
         State("url", "pathname"),
     )
     def draw(
-        window: dict[str, Any] | None, core: int | None, theme_name: str | None, pathname: str
+        window: dict[str, Any] | None,
+        core: int | None,
+        theme_name: str | None,
+        more: list[str] | None,
+        pathname: str,
     ) -> tuple[Any, Any]:
         try:
             loaded = context.loaded(pathname)
         except MegascopeError as error:
             return message_spec(f"{error.fault}. {error.cure}", theme(theme_name)), ""
-        return draw_window(loaded, parse_window(window), core, theme_name)
+        hidden = OPTIONAL - set(more or ())
+        return draw_window(loaded, parse_window(window), core, theme_name, hidden)
 
     @app.callback(
         Output("bubbles", "children"),
@@ -173,7 +187,11 @@ def parse_window(window: Any) -> tuple[int, int] | None:
 
 
 def draw_window(
-    loaded: Loaded, window: tuple[int, int] | None, core: int | None, theme_name: str | None
+    loaded: Loaded,
+    window: tuple[int, int] | None,
+    core: int | None,
+    theme_name: str | None,
+    hidden: frozenset[str] = OPTIONAL,
 ) -> tuple[dict[str, Any], str]:
     """(figure for the wire, note under it)."""
     index = loaded.index(core)
@@ -181,7 +199,7 @@ def draw_window(
         room = (index.end - index.start) // 20 + 1
         start, end = max(window[0], index.start - room), min(window[1], index.end + room)
         window = (start, end) if start < end else None
-    view = loaded.view(theme(theme_name), window, margin=0.5, max_shapes=MAX_SHAPES)
+    view = loaded.view(theme(theme_name), window, margin=0.5, max_shapes=MAX_SHAPES, hidden=hidden)
     spec = step_spec(index, view, loaded.bubbles(index.core))
     start, end = view.visible(index)
     spec["layout"]["xaxis"]["uirevision"] = f"{start}:{end}"

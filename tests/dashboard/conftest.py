@@ -1,7 +1,9 @@
 """Shared by the dashboard's tests: made-up captures, a running server, a browser."""
 
 import importlib.util
+import shutil
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 
@@ -30,3 +32,112 @@ def step(synthetic):
     """(timeline, bubbles) of a made-up step of 16 layers."""
     timeline = synthetic.make()
     return timeline, synthetic.bubbles(timeline)
+
+
+def report_of(timeline, bubbles) -> dict:
+    """The part of the JSON contract the dashboard reads."""
+    return _load("synthetic_capture", ROOT / "benchmarks" / "synthetic_capture.py").report(timeline, bubbles)
+
+
+@pytest.fixture(scope="session")
+def loader(step):
+    """Loads the made-up step whatever the path; a folder called `broken` fails as damaged captures do."""
+    from analyzer.errors import InputError
+    from dashboard.loading import from_parts
+
+    def load(path: Path):
+        if path.name == "broken":
+            raise InputError(path, "the bundles are truncated", "Compile it again.")
+        if path.name == "crash":
+            raise RuntimeError("a fault of ours <b>here</b>")
+        return from_parts(path.name, *step, report_of(*step))
+
+    return load
+
+
+@pytest.fixture
+def captures(tmp_path):
+    """`captures(*names)` -> folders that look like captures, all in one folder."""
+
+    def make(*names: str) -> list[Path]:
+        out = []
+        for name in names:
+            capture = tmp_path / "captures" / name
+            capture.mkdir(parents=True)
+            (capture / "manifest.json").write_text("{}")
+            out.append(capture)
+        return out
+
+    return make
+
+
+class Served:
+    """A dashboard in a thread, and what it logged."""
+
+    def __init__(self, paths: list[Path], loader, **options):
+        from dashboard.app import create_app
+        from dashboard.serve import make_server
+
+        self.app = create_app(paths, loader=loader, **options)
+        self.server = make_server(self.app, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05})
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.server.shutdown()
+        self.thread.join(10)
+        self.server.server_close()
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def serve(loader):
+    """`serve(paths, **options)` -> Served; stopped at the end of the test."""
+    running = []
+
+    def start(paths, **options):
+        served = Served(paths, options.pop("loader", loader), **options)
+        running.append(served)
+        return served
+
+    yield start
+    for served in running:
+        served.stop()
+
+
+CHROMIUM_FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+
+@pytest.fixture
+def browser(tmp_path):
+    """`browser(width, height)` -> a headless Chromium with a profile of its own."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    driver_path = shutil.which("chromedriver")
+    if not chromium or not driver_path:
+        pytest.skip("needs chromium and chromedriver (Debian: apt-get install chromium chromium-driver)")
+    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium (pip install -e '.[dev]')")
+    from selenium.webdriver.chrome.options import Options
+    from selenium.webdriver.chrome.service import Service
+
+    drivers = []
+
+    def start(width=1280, height=800):
+        options = Options()
+        options.binary_location = chromium
+        for flag in CHROMIUM_FLAGS:
+            options.add_argument(flag)
+        options.add_argument(f"--user-data-dir={tmp_path / f'profile{len(drivers)}'}")
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        driver = webdriver.Chrome(options=options, service=Service(driver_path))
+        drivers.append(driver)
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        return driver
+
+    yield start
+    for driver in drivers:
+        driver.quit()
