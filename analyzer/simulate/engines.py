@@ -122,10 +122,14 @@ class IciPort:
 
 @dataclass(slots=True)
 class Semaphore:
-    """One semaphore: a value and the additions that are on their way (time, amount, cause)."""
+    """One semaphore: a value and the additions that are on their way (time, amount, cause).
+
+    latest: cause of the last addition that the last wait counted in, -1 if it needed none.
+    """
 
     value: int = 0
     pending: list[tuple[float, int, int]] = field(default_factory=list)
+    latest: int = -1
 
     def arrive(self, time: float, amount: int, cause: int) -> None:
         """`amount` will be added at `time` by transfer or signal `cause`."""
@@ -139,12 +143,14 @@ class Semaphore:
             what was on its way before is then part of the value.
         """
         value, cause, pending = self.value, -1, self.pending
+        self.latest = -1
         while value < amount:
             if not pending:
                 self.value = value
                 return None
             time, added, by = heapq.heappop(pending)
             value += added
+            self.latest = by
             if time > now:
                 now, cause = time, by
         self.value = value

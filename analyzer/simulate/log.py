@@ -36,6 +36,7 @@ class CoreLog:
             back where a removed phase ended, else 0.
         stalls: (site, start, end, cause, context, visit). A cause is 2 * t for the end of own transfer t,
             2 * r + 1 for receipt r, negative for a barrier.
+        satisfied: (site, time, cause, context) of waits that found what they waited for already there.
         touches: (event, time of the block's start with the stalls so far, transfers issued so far, visit).
         receipts: (sender rank, sender's transfer, semaphore), one per message or signal received.
         contexts: (phase path, layer); removed: those a what-if takes out.
@@ -47,6 +48,7 @@ class CoreLog:
     visit_start: list[float] = field(default_factory=list)
     visit_state: list[tuple[float, ...]] = field(default_factory=list)
     stalls: list[tuple[int, float, float, int, int, int]] = field(default_factory=list)
+    satisfied: list[tuple[int, float, int, int]] = field(default_factory=list)
     marks: list[tuple[float, int, int, int, float]] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
     receipts: list[tuple[int, int, int]] = field(default_factory=list)

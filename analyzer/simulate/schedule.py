@@ -146,6 +146,8 @@ class CoreRun:
                 if cause != -1 and self._frozen is None:
                     log.stalls.append((site.index, now, until, cause, context, len(visit_block) - 1))
                     base += until - now
+                elif semaphore.latest >= 0 and self._frozen is None:
+                    log.satisfied.append((site.index, now, semaphore.latest, context))
                 if op is Op.WAIT_TAKE:
                     semaphore.value -= amount
             elif op is Op.DMA_GENERAL or op is Op.DMA:

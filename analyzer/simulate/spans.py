@@ -305,8 +305,9 @@ class SpanWriter:
     # -- waits, work and regions ----------------------------------------------------------------
 
     def waits(self, log: CoreLog, transfer_spans: list[int], receipt_spans: list[int]) -> None:
-        """Rows of a core's exposed waits."""
-        for site_index, start, end, cause, context, _ in log.stalls:
+        """Rows of a core's waits; one that found its bytes already there has no length."""
+        found_there = [(site, now, now, cause, context, 0) for site, now, cause, context in log.satisfied]
+        for site_index, start, end, cause, context, _ in log.stalls + found_there:
             site = self.compiled.sites[site_index]
             span: int | None = None
             what = "barrier"
