@@ -51,7 +51,7 @@ def build(buffers: int = 3) -> tuple[Any, tuple[jax.ShapeDtypeStruct, ...], dict
                 pltpu.SemaphoreType.DMA((buffers,)),
             ],
             name="matvec",
-        )(x, pltpu.with_memory_space_constraint(w, pltpu.HBM))
+        )(*(pltpu.with_memory_space_constraint(operand, pltpu.HBM) for operand in (x, w)))
 
     bf16 = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((BATCH, WIDTH), (WIDTH, WIDTH))]
     return matvec, tuple(bf16), {}
