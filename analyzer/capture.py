@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from analyzer.dump import Choice, DumpProgram, choose_kernel, find_programs, is_bundles, pose, program_of_file
+from analyzer.dump import (
+    Choice,
+    DumpProgram,
+    choose_kernel,
+    find_programs,
+    is_bundles,
+    pose,
+    program_of_file,
+    utilization_rows,
+)
 from analyzer.dump_chip import infer_chip
 from analyzer.dump_facts import describe_operands, read_module
 from analyzer.errors import InputError, UsageError
@@ -279,6 +288,7 @@ def _choose(capture: Capture, name: str | None) -> None:
 def _describe(capture: Capture, chip: str | None) -> None:
     """Fill in what the manifest lacks from the files, and note what stays unknown."""
     program = capture.kernel_program()
+    capture.notes += _completeness(program)
     manifest = capture.manifest
     if capture.kind not in KINDS:
         hlo = program.companions.get("TLP-hlo")
@@ -313,6 +323,8 @@ def _describe(capture: Capture, chip: str | None) -> None:
         manifest["chip"] = chip
     elif manifest["chip"] is None:
         manifest["chip"], why = infer_chip(program.bundles, program.companions)
+        if manifest["chip"] is None:
+            _refuse_damaged(program.bundles)
         capture.notes.append(
             f"chip {manifest['chip']} inferred from {why}" if manifest["chip"] else f"chip unknown: {why}"
         )
@@ -321,6 +333,31 @@ def _describe(capture: Capture, chip: str | None) -> None:
         manifest["unknown"] = [n for n in names if manifest[n] is None]
         if manifest["unknown"]:
             capture.notes.append(f"no manifest; unknown: {', '.join(manifest['unknown'])}")
+
+
+def _completeness(program: DumpProgram) -> list[str]:
+    """Compare the bundles with the utilization table beside them, which has a row for each.
+
+    Raises:
+        InputError: bundles are missing; a file cut between two bundles shows it nowhere else.
+    """
+    rows = utilization_rows(program)
+    if rows is None or rows == program.bundle_count:
+        return []
+    if rows > program.bundle_count:
+        raise InputError(
+            program.bundles,
+            f"is truncated: {program.bundle_count} bundles, and the utilization table beside it has {rows}",
+            "Copy or compile it again.",
+        )
+    return [f"the utilization table of {program.name} has {rows} rows for {program.bundle_count} bundles"]
+
+
+def _refuse_damaged(bundles: Path) -> None:
+    """A cut file often does not tell the chip; that it is cut is what the user must hear."""
+    from analyzer.llo.reader import read_program
+
+    read_program(bundles)
 
 
 def _cache_dir(path: Path, inside: bool) -> Path:

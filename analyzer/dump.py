@@ -124,6 +124,15 @@ def bundle_count(path: Path) -> int:
             window *= 8
 
 
+def utilization_rows(program: DumpProgram) -> int | None:
+    """Rows of the program's utilization table, one per printed bundle; None where there is no table."""
+    path = program.companions.get("final_hlo-static-per-bundle-utilization")
+    if path is None:
+        return None
+    _, header, rows = path.read_bytes().partition(b"== UTILIZATION:")
+    return sum(1 for row in rows.splitlines() if row.strip()) if header else None
+
+
 def _stamped(path: Path) -> bool:
     return _NAMED.match(path.name) is not None
 

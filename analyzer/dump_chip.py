@@ -16,15 +16,15 @@ def infer_chip(bundles: Path, companions: Mapping[str, Path]) -> tuple[str | Non
     text = bundles.read_bytes()
     matrix = re.findall(rb"vmatmul\.[\w.]+", text[: 32 << 20])
     if any(b".mrb" in m for m in matrix):
-        return "tpu7x", "its matrix results go to the MRB, which of the known chips only tpu7x has"
+        return "tpu7x", "matrix results that go to an MRB, which of the known chips only tpu7x has"
     generation = {"2 2 4 2 1 3 3 2 2 2": ("tpu7x", "v6e"), "4 3 4 2 1 3 3 1 1 2": ("v5p", "v5e")}.get(
         slots or ""
     )
     if generation and vmem in (64 << 20, 128 << 20):
         chip = generation[0] if vmem == 64 << 20 else generation[1]
-        return chip, f"its slot capacities and {vmem >> 20} MiB of VMEM"
+        return chip, f"slot capacities and {vmem >> 20} MiB of VMEM"
     if slots == "2 2 4 2 1 3 3 2 2 2" and matrix and b"vmatprep" in text:
-        return "v6e", "its slot capacities, and matrix results that do not go to an MRB"
+        return "v6e", "slot capacities, and matrix results that do not go to an MRB"
     return None, "the files of this dump do not tell the chip"
 
 

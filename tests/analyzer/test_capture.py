@@ -242,6 +242,23 @@ class TestInferred:
             (tmp_path / f"{STAMP}-TLP-06-vmem_report.html").write_text(f'{{"vmem_capacity": {vmem << 20}}}')
         assert open_capture(tmp_path).manifest["chip"] == chip
 
+    def test_a_cut_file_is_called_cut_before_anyone_asks_for_its_chip(self, tmp_path: Path) -> None:
+        write_dump(tmp_path, {"mlp.1": bundles(9)[:-8]})
+        with pytest.raises(InputError, match="truncated inside bundle 0x8"):
+            open_capture(tmp_path)
+
+    def test_a_file_cut_between_bundles_is_missed_by_its_utilization_table(self, tmp_path: Path) -> None:
+        write_dump(tmp_path, {"mlp.1": bundles(9)}, hlo({"mlp.1": ["x"]}))
+        table = tmp_path / f"{STAMP}-mlp.1-02-final_hlo-static-per-bundle-utilization.txt"
+        head = "== CAPACTIY:\nMXU\n    2\n== UTILIZATION:\n"
+        table.write_text(head + "0\n" * 9)
+        assert not [n for n in open_capture(tmp_path).notes if "utilization" in n]
+        table.write_text(head + "0\n" * 12)
+        with pytest.raises(InputError, match="is truncated: 9 bundles, and the utilization table .* has 12"):
+            open_capture(tmp_path)
+        table.write_text(head + "0\n" * 8)
+        assert "the utilization table of mlp.1 has 8 rows for 9 bundles" in open_capture(tmp_path).notes
+
     def test_chip_given_by_the_user_wins(self, tmp_path: Path) -> None:
         write_dump(tmp_path / "bare", {"mlp.1": bundles(9)})
         assert open_capture(tmp_path / "bare", chip="v5e").manifest["chip"] == "v5e"
