@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analyzer.bubbles import TITLES, Bubble
+from analyzer.view import place_key
 from analyzer.waits import ExposedWait
 
 
@@ -39,9 +40,9 @@ def group_bubbles(bubbles: Sequence[Bubble]) -> list[Group]:
     """Bubbles with the same cause and the same blamed line, the costliest first."""
     keyed: dict[tuple[str, str], list[Bubble]] = {}
     for bubble in bubbles:
-        keyed.setdefault((bubble.cause, bubble.source), []).append(bubble)
+        keyed.setdefault((bubble.cause, place_key(bubble.source, bubble.bundles)), []).append(bubble)
     groups = []
-    for (cause, source), members in keyed.items():
+    for (cause, _), members in keyed.items():
         ran: dict[str, int] = {}
         for bubble in members:
             for name, time in bubble.ran.items():
@@ -52,7 +53,7 @@ def group_bubbles(bubbles: Sequence[Bubble]) -> list[Group]:
             Group(
                 cause=cause,
                 title=TITLES[cause],
-                source=source,
+                source=members[0].source,
                 bundles=_envelope([b.bundles for b in members]),
                 name=_common([b.next_name for b in members]),
                 phase=largest.phase,
@@ -73,9 +74,10 @@ def group_waits(waits: Sequence[ExposedWait]) -> list[Group]:
     """Stalls of the same kind at the same wait, the costliest first."""
     keyed: dict[tuple[str, str, str], list[ExposedWait]] = {}
     for wait in waits:
-        keyed.setdefault((wait.kind, wait.source, wait.transfer_source), []).append(wait)
+        started = place_key(wait.transfer_source, wait.transfer_bundles)
+        keyed.setdefault((wait.kind, place_key(wait.source, wait.bundles), started), []).append(wait)
     groups = []
-    for (kind, source, _), members in keyed.items():
+    for (kind, _, _), members in keyed.items():
         latenesses = [w.lateness_ps for w in members if w.lateness_ps is not None]
         total = sum(w.duration_ps for w in members)
         hidden = sum(w.hidden_by_hbm_ps for w in members)
@@ -83,7 +85,7 @@ def group_waits(waits: Sequence[ExposedWait]) -> list[Group]:
             Group(
                 cause=f"{kind}_wait",
                 title=f"{kind} wait",
-                source=source,
+                source=members[0].source,
                 bundles=_envelope([w.bundles for w in members]),
                 name=_common([w.transfer_name or w.name for w in members]),
                 phase=members[0].phase,

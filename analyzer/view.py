@@ -110,6 +110,11 @@ def optional_int(value: object) -> int | None:
     return None if pd.isna(value) else int(value)  # type: ignore[call-overload]
 
 
+def place_key(source: str, bundles: tuple[int, int] | None) -> str:
+    """What tells one place of the program from another: its source line, else its first bundle."""
+    return source or ("" if bundles is None else f"{bundles[0]:#x}")
+
+
 def classify_waits(waits: pd.DataFrame, timeline: pd.DataFrame) -> NDArray[np.object_]:
     """What ended each wait: "dma", "ici", "signal" or "unknown" (see `CoreStep.wait_class`)."""
     result = np.full(len(waits), "unknown", dtype=object)

@@ -21,17 +21,20 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
         late = wait.lateness_ps is not None and wait.lateness_ps > 0
         # Only reads of HBM: what another copy takes from VMEM may not have been computed any earlier.
         if wait.kind == "dma" and late and wait.transfer_track == Track.HBM_READ:
-            by_start.setdefault(wait.transfer_source, []).append(wait)
+            by_start.setdefault(view.place_key(wait.transfer_source, wait.transfer_bundles), []).append(wait)
     reads = view.on(context.core.hbm, (Track.HBM_READ,))
-    spans_of = {
-        str(source): frozenset(int(s) for s in rows) for source, rows in reads.groupby("source")["span"]
-    }
+    spans_of: dict[str, set[int]] = {}
+    for span, source, first, last in zip(
+        reads["span"], reads["source"], reads["bundle_first"], reads["bundle_last"], strict=True
+    ):
+        key = view.place_key(str(source), view.bundle_range(first, last))
+        spans_of.setdefault(key, set()).add(int(span))
     for sources in clusters(list(by_start)):
         waits = [wait for source in sources for wait in by_start[source]]
         time = sum(w.duration_ps for w in waits)
         if not context.significant(time):
             continue
-        spans = frozenset().union(*(spans_of.get(source, frozenset()) for source in sources))
+        spans = frozenset(span for source in sources for span in spans_of.get(source, ()))
         saving, basis = context.priced(Edit(hoist=spans))
         if saving is not None and not context.significant(saving):
             continue
@@ -58,7 +61,7 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
             saving_ps=saving,
             saving_basis=basis,
             confidence=HIGH if saving is not None else MEDIUM,
-            source=worst,
+            source=first.transfer_source,
             bundles=first.transfer_bundles,
             phase=first.phase,
             layers=tuple(dict.fromkeys(w.layer for w in waits)),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from analyzer.findings.base import MEDIUM, Context, Finding, Rule
 from analyzer.replay import Edit
 from analyzer.units import duration, size
+from analyzer.view import place_key
 from analyzer.waits import ExposedWait
 
 
@@ -16,8 +17,8 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
         # A copy issued when the step began did not wait for a buffer: that is the ramp.
         at_start = wait.start_ps - (wait.outstanding_ps or 0) <= context.core.start_ps
         if wait.kind == "dma" and prompt and idle > 0 and not at_start:
-            by_start.setdefault(wait.transfer_source, []).append(wait)
-    for source, waits in by_start.items():
+            by_start.setdefault(place_key(wait.transfer_source, wait.transfer_bundles), []).append(wait)
+    for waits in by_start.values():
         idle = sum(w.duration_ps - w.hidden_by_hbm_ps for w in waits)
         if not context.significant(idle):
             continue
@@ -37,7 +38,7 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
             saving_ps=None if saving is None else min(saving, idle),
             saving_basis="replayed with the latency of these copies hidden" if saving is not None else basis,
             confidence=MEDIUM,
-            source=source,
+            source=first.transfer_source,
             bundles=first.transfer_bundles,
             phase=first.phase,
             layers=tuple(dict.fromkeys(w.layer for w in waits)),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from analyzer.findings.base import MEDIUM, Context, Finding, Rule
 from analyzer.replay import Edit
 from analyzer.units import duration
+from analyzer.view import place_key
 from analyzer.waits import ExposedWait
 
 
@@ -12,8 +13,8 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     by_wait: dict[tuple[str, str], list[ExposedWait]] = {}
     for wait in context.waits:
         if wait.kind == "ici":
-            by_wait.setdefault((wait.phase, wait.source), []).append(wait)
-    for (phase, source), waits in by_wait.items():
+            by_wait.setdefault((wait.phase, place_key(wait.source, wait.bundles)), []).append(wait)
+    for (phase, _), waits in by_wait.items():
         time = sum(w.duration_ps for w in waits)
         if not context.significant(time):
             continue
@@ -34,7 +35,7 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
             saving_ps=saving,
             saving_basis="replayed with these waits hidden completely" if saving is not None else basis,
             confidence=MEDIUM,
-            source=source,
+            source=waits[0].source,
             bundles=waits[0].bundles,
             phase=phase,
             layers=tuple(dict.fromkeys(w.layer for w in waits)),
