@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from analyzer.capture import open_capture
+from analyzer.llo.reader import read_program
+from analyzer.machine import load_machine
+from analyzer.simulate import simulate
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
@@ -81,6 +86,27 @@ def test_xla_copies_no_weight_beside_the_kernel(demo: Path) -> None:
     made = [line for line in hlo.splitlines() if re.search(rf"= {re.escape(weights)}", line)]
     assert made
     assert all(" parameter(" in line for line in made), made
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("layers=3", "cores=1", "ffn=7168"), ("layers=3", "pack=2", "ring_depth=5", "prefetch_distance=2")],
+    ids=str,
+)
+def test_the_executed_program_does_what_the_facts_say(tmp_path: Path, options: tuple[str, ...]) -> None:
+    capture = compiled(tmp_path / "capture", *(word for option in options for word in ("--set", option)))
+    opened = open_capture(capture)
+    facts = opened.manifest["facts"]
+    done = simulate(read_program(opened.kernel_program().bundles), load_machine("tpu7x"), facts=facts)
+
+    counted = [loop.iterations for loop in done.loop_trips]
+    wanted = [loop["iterations"] for loop in facts["loops"]]
+    assert [count for count in counted if count > 1 or count in wanted] == wanted
+    for operand in facts["operands"]:
+        moved = (operand["read_bytes"], operand["written_bytes"])
+        assert done.operand_bytes[operand["index"]] == moved, operand["name"]
+    assert done.sent_bytes == facts["sent_bytes"]
+    assert not any(value for core in done.semaphores.values() for value in core.values())
 
 
 def test_markers_of_the_off_level_are_absent(tmp_path: Path) -> None:
