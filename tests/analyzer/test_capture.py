@@ -254,7 +254,7 @@ class TestInferred:
         table.write_text(head + "0\n" * 9)
         assert not [n for n in open_capture(tmp_path).notes if "utilization" in n]
         table.write_text(head + "0\n" * 12)
-        with pytest.raises(InputError, match="is truncated: 9 bundles, and the utilization table .* has 12"):
+        with pytest.raises(InputError, match=r"is truncated: 9 bundles, and the utilization table .* has 12"):
             open_capture(tmp_path)
         table.write_text(head + "0\n" * 8)
         assert "the utilization table of mlp.1 has 8 rows for 9 bundles" in open_capture(tmp_path).notes
