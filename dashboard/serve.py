@@ -2,6 +2,7 @@
 
 import logging
 import signal
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -20,13 +21,19 @@ def make_server(app: Any, host: str, port: int) -> Any:
     from werkzeug.serving import make_server as make
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    address = host.strip("[]")
     try:
-        return make(host.strip("[]"), port, app.server, threaded=True)
-    except (OSError, SystemExit, OverflowError) as error:
-        fault = getattr(error, "strerror", None) or "the address cannot be used"
-        raise UsageError(
-            f"{host}:{port}", str(fault).lower(), "Stop what uses it, or give another --port or --host."
-        ) from None
+        # Bound here, because werkzeug prints advice of its own when it cannot bind.
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listener = socket.create_server((address, port), family=family)
+    except (OSError, OverflowError, UnicodeError) as error:
+        fault = (getattr(error, "strerror", None) or "the address cannot be used").lower()
+        cure = "Stop what uses it, or give another --port or --host."
+        raise UsageError(f"{host}:{port}", fault, cure) from None
+    number = listener.getsockname()[1]
+    server = make(address, number, app.server, threaded=True, fd=listener.detach())
+    server.server_name, server.server_port = address, number  # set by the bind that we did ourselves
+    return server
 
 
 def serve(paths: list[Path], host: str, port: int) -> None:

@@ -43,7 +43,8 @@ def hover(driver, trace):
     place = driver.execute_script(
         f"""const gd = {PLOT}, full = gd._fullData.find(t => t.name === arguments[0]);
         const x = gd._fullLayout.xaxis, y = gd._fullLayout.yaxis, box = gd.getBoundingClientRect();
-        const marks = gd.calcdata[full.index].map((p, i) => [x.l2p(p.b), x.l2p(p.b + p.s), p.p, full.width[i]]);
+        const marks = gd.calcdata[full.index].map(
+            (p, i) => [x.l2p(p.b), x.l2p(p.b + p.s), p.p, full.width[i]]);
         const [left, right, top, height] = marks.find(m => m[0] > 0 && m[1] < x._length && m[1] - m[0] > 4);
         return [box.left + x._offset + (left + right) / 2, box.top + y._offset + y.l2p(top + height / 2)];""",
         trace,
@@ -116,7 +117,8 @@ def test_zooming_with_the_mouse_asks_the_server_for_finer_marks(serve, captures,
     )
     width = driver.execute_script(RANGE)
     limit = width[1] + (width[1] - width[0])
-    last = f"return Math.max(...{PLOT}._fullData.filter(t => t.type === 'bar').flatMap(t => [...(t.base || [])]))"
+    bars = f"{PLOT}._fullData.filter(t => t.type === 'bar')"
+    last = f"return Math.max(...{bars}.flatMap(t => [...(t.base || [])]))"
     until(lambda: driver.execute_script(last) < limit)
     assert errors(driver) == []
 

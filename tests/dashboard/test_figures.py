@@ -129,8 +129,8 @@ def test_overlapping_transfers_add_up():
     rows = [(0, 100, 10), (50, 100, 20)]
     frame = tl.from_rows(
         [
-            {"span": i, "core": 0, "track": "hbm_read", "name": "w", "step": 0, "start_ps": s, "duration_ps": d,
-             "bytes": b, "queue": "same", "provenance": "measured"}
+            {"span": i, "core": 0, "track": "hbm_read", "name": "w", "step": 0, "start_ps": s,
+             "duration_ps": d, "bytes": b, "queue": "same", "provenance": "measured"}
             for i, (s, d, b) in enumerate(rows)
         ]
     )  # fmt: skip
