@@ -29,8 +29,7 @@ from jax.extend import source_info_util
 
 type Level = Literal["off", "regions"]
 LEVELS: tuple[Level, ...] = ("off", "regions")
-LAYER_SCOPE = "layer"  # name of the scope around a layer
-LAYER_VALUE = "layer_index"  # label of the trace value in it
+LAYER_SCOPE = "layer"  # name of the scope around a layer, and label of the trace value in it
 
 _level: ContextVar[Level] = ContextVar("megascope_hook_level", default="off")
 _copy_names: dict[tuple[str, int], str] = {}
@@ -105,7 +104,7 @@ def layer(index: int | jax.Array) -> Iterator[None]:
         yield
         return
     with jax.named_scope(LAYER_SCOPE):
-        pltpu.trace_value(LAYER_VALUE, jnp.int32(index) if isinstance(index, int) else index)
+        pltpu.trace_value(LAYER_SCOPE, jnp.int32(index) if isinstance(index, int) else index)
         yield
 
 

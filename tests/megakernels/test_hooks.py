@@ -53,7 +53,7 @@ def test_off_leaves_nothing_in_the_program() -> None:
 def test_regions_names_phases_and_carries_the_layer() -> None:
     program = traced("regions")
     values = [equation for equation in program if equation.primitive.name == "trace_value"]
-    assert [equation.params["label"] for equation in values] == [hooks.LAYER_VALUE]
+    assert [equation.params["label"] for equation in values] == [hooks.LAYER_SCOPE]
     assert {*PHASES, hooks.LAYER_SCOPE} - scopes(program) == {"gather"}  # empty on one core
 
 
