@@ -19,6 +19,19 @@ _EXIT = b"/* exit bundle"
 GuardUse = Callable[[int, Predicate | None, int], bool]
 
 
+@dataclass(frozen=True, slots=True)
+class FlowTable:
+    """Control flow as plain numbers, for keeping.
+
+    regions: (number, start, end or -1). branches: (instruction, target bundle or -1, delay slots used).
+    """
+
+    generation: int | None
+    delay_slots: int
+    regions: list[tuple[int, int, int]]
+    branches: list[tuple[int, int, int]]
+
+
 @dataclass(slots=True)
 class Marks:
     """What is printed around the bundles: region starts and ends, labels, empty bundles (bool[B])."""
@@ -84,23 +97,19 @@ def guess_slots(branches: Sequence[int], marks: Marks) -> int:
 
 def resolve_branches(
     branches: Sequence[Instruction], marks: Marks, slots: int, uses_guard: GuardUse
-) -> tuple[dict[int, Branch], list[Instruction]]:
-    """Targets and delay slots of `sbr.*`: (branch per bundle, branches without a known target)."""
-    resolved: dict[int, Branch] = {}
-    dangling: list[Instruction] = []
+) -> list[tuple[int, int]]:
+    """(target bundle or -1, delay slots used) of each `sbr.*`."""
+    resolved = []
     bundles = np.array(sorted(b.bundle for b in branches), dtype=np.int64)
     for instruction in branches:
         target = marks.target_of(instruction.target_region)
-        if target is None:
-            dangling.append(instruction)
-            continue
-        bundle, predicate = instruction.bundle, instruction.predicate
+        bundle = instruction.bundle
         if slots == 6:
-            used = _collapsed_slots(bundle, predicate, marks, bundles, uses_guard)
+            used = _collapsed_slots(bundle, instruction.predicate, marks, bundles, uses_guard)
         else:
             used = min(slots, len(marks.empty) - 1 - bundle)
-        resolved[bundle] = Branch(bundle, target, used, predicate)
-    return resolved, dangling
+        resolved.append((-1 if target is None else target, used))
+    return resolved
 
 
 def _collapsed_slots(
@@ -129,13 +138,12 @@ def _collapsed_slots(
         return last
     if last < slots:
         return empties[-1] if marks.ends[branch + empties[-1]] else first
-    if not marks.ends[branch + slots]:
-        return first
-    if any(uses_guard(branch, predicate, branch + k) for k in range(first + 1, last + 1)):
-        return first
-    if np.any((branch_bundles > branch + first) & (branch_bundles <= branch + last)):
-        return first
-    return slots
+    behind = (
+        not marks.ends[branch + slots]
+        or bool(np.any((branch_bundles > branch + first) & (branch_bundles <= branch + last)))
+        or any(uses_guard(branch, predicate, branch + k) for k in range(first + 1, last + 1))
+    )
+    return first if behind else slots
 
 
 def find_blocks(count: int, branches: dict[int, Branch]) -> list[Block]:

@@ -62,7 +62,9 @@ def _mxu_capacity(folder: Path) -> int | None:
 
 _BYTES_NEW = re.compile(rb"\.mrb\[\d+\]\.mxu|= vwait\.(?:ge|ne) [^\n;]*/\* ProgramChange \*/")
 _BYTES_OLD = re.compile(rb"\.(?:mxu[23]|xlu2)\b|= vmatpush\.|= vmatmul\.(?!mubr)")
-_BYTES_MIDDLE = re.compile(rb"= vmatprep\.|= vpop\.\w+\.mrf\.|= vwait\.ge\.trace [^\n;]*/\* ProgramChange \*/")
+_BYTES_MIDDLE = re.compile(
+    rb"= vmatprep\.|= vpop\.\w+\.mrf\.|= vwait\.ge\.trace [^\n;]*/\* ProgramChange \*/"
+)
 
 
 def generation_of_bytes(data: bytes) -> int | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from analyzer.llo.program import Instruction, Marker
 
 if TYPE_CHECKING:
-    from analyzer.llo.reader import FileProgram
+    from analyzer.llo.file_program import FileProgram
 
 USER_MARKER = 0x08000000  # user scopes count from here; smaller ids are the compiler's own
 _KINDS = {0xA: "bundle", 0xB: "scope_start", 0xC: "scope_end"}

@@ -15,7 +15,7 @@ from analyzer.llo import opcodes
 from analyzer.llo.program import Register, Unit
 
 if TYPE_CHECKING:
-    from analyzer.llo.reader import FileProgram
+    from analyzer.llo.file_program import FileProgram
 
 COLUMNS = ("MXU", "XLU", "VALU", "VPOP", "EUP", "VLOAD", "VLOAD:FILL", "VSTORE", "VSTORE:SPILL", "SALU")
 CAPACITY = {
@@ -131,7 +131,9 @@ def _count_spills(program: "FileProgram", out: np.ndarray) -> None:
 def _add_holds(program: "FileProgram", out: np.ndarray) -> None:
     """Busy units: for each named unit, the union of the intervals that its instructions hold it."""
     held = [hold(opcode, program.generation) for opcode in program.opcodes]
-    names = [(column, opcodes.unit_index(o) or 0) for (column, _), o in zip(held, program.opcodes, strict=True)]
+    names = [
+        (column, opcodes.unit_index(o) or 0) for (column, _), o in zip(held, program.opcodes, strict=True)
+    ]
     length = np.array([bundles for _, bundles in held], dtype=np.int64)
     for column, unit in sorted({name for name in names if name[0]}):
         of_unit = np.array([name == (column, unit) for name in names], dtype=bool)

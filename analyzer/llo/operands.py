@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from analyzer.llo.program import HbmOperand, Text
 
 if TYPE_CHECKING:
-    from analyzer.llo.reader import FileProgram
+    from analyzer.llo.file_program import FileProgram
 
 _SHAPE = re.compile(r"shape:\s*((\w+)\[([\d,\s<=]*)\])")
 _INDEX = re.compile(r"index:\s*(\d+)")

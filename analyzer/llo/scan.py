@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from analyzer.llo.flow import FlowTable
 from analyzer.llo.program import NotUnderstood
 
 HEAD = re.compile(rb"^[ \t]*(0[xX][0-9a-fA-F]+|[0-9]+)[ \t]+([A-Z]{2})?[ \t]*:[> \t]*\{", re.MULTILINE)
@@ -39,33 +40,52 @@ SAMPLE_BYTES = 160
 
 
 @dataclass(slots=True)
-class Scan:
-    """Columns of the pass: B bundles, I instructions, offsets into the scanned bytes.
+class Columns:
+    """What the pass found: B bundles, I instructions, offsets into the scanned bytes.
 
-    bundle_address is the printed address; body_end is the offset after the closing brace.
-    clean is False where a window needed the slow tokenizer.
+    bundle_address: int64[B], as printed, -1 where absurd. bundle_head, body_end, window_end: int64[B],
+    where the line of the bundle starts, where its closing brace ends, where the next one starts.
+    bundle_first: int32[B+1]. instruction_span: int64[I, 2]. instruction_opcode, instruction_source:
+    int32[I] into opcodes and locations (-1: no location). labels: (bundle, "LB") pairs.
+    unclosed: bundles without a closing brace. slow_windows: bundles that needed the slow tokenizer.
+    flow: the resolved control flow, once a program has worked it out.
     """
 
     bundle_address: np.ndarray
     bundle_head: np.ndarray
-    bundle_label: list[tuple[int, str]]
     bundle_first: np.ndarray
     body_end: np.ndarray
     window_end: np.ndarray
-    opcodes: list[str]
+    instruction_span: np.ndarray
     instruction_opcode: np.ndarray
-    instruction_start: np.ndarray
-    instruction_end: np.ndarray
+    instruction_source: np.ndarray
+    labels: list[tuple[int, str]]
+    opcodes: list[str]
+    locations: list[str]
     not_understood: NotUnderstood
+    unclosed: list[int]
     slow_windows: int
-    unclosed: list[int] = field(default_factory=list)
+    flow: FlowTable | None = None
 
 
-def scan(data: bytes) -> Scan:
+@dataclass(slots=True)
+class _Found:
+    """The instructions found so far, as growing columns."""
+
+    starts: "array[int]" = field(default_factory=lambda: array("q"))
+    ends: "array[int]" = field(default_factory=lambda: array("q"))
+    codes: "array[int]" = field(default_factory=lambda: array("i"))
+    interned: dict[bytes, int] = field(default_factory=dict)
+    lost: NotUnderstood = field(default_factory=NotUnderstood)
+
+    def forget_from(self, first: int) -> None:
+        """Drop the instructions from index `first` on."""
+        del self.starts[first:], self.ends[first:], self.codes[first:]
+
+
+def scan(data: bytes) -> Columns:
     """Find every bundle and instruction of `data`; never raises on odd text."""
-    addresses = array("q")
-    heads = array("q")
-    bodies = array("q")
+    addresses, heads, bodies = array("q"), array("q"), array("q")
     labels: list[tuple[int, str]] = []
     for index, match in enumerate(HEAD.finditer(data)):
         text, label = match.groups()
@@ -75,68 +95,72 @@ def scan(data: bytes) -> Scan:
         if label is not None:
             labels.append((index, label.decode("ascii")))
     count = len(heads)
+    limits = np.append(np.array(heads[1:], dtype=np.int64), len(data))[:count]
+    found = _Found()
+    first, body_end, unclosed, slow = _scan_bodies(data, addresses, bodies, limits.tolist(), found)
+    starts = np.frombuffer(found.starts, dtype=np.int64) if found.starts else np.zeros(0, np.int64)
+    ends = np.frombuffer(found.ends, dtype=np.int64) if found.ends else np.zeros(0, np.int64)
+    sources, locations = _first_sources(data, starts, ends)
+    return Columns(
+        bundle_address=np.array(addresses, dtype=np.int64),
+        bundle_head=np.array(heads, dtype=np.int64),
+        bundle_first=np.array(first, dtype=np.int32),
+        body_end=np.array(body_end, dtype=np.int64),
+        window_end=limits,
+        instruction_span=np.stack([starts, ends], axis=1),
+        instruction_opcode=np.array(found.codes, dtype=np.int32),
+        instruction_source=sources,
+        labels=labels,
+        opcodes=[code.decode("utf-8", "replace") for code in found.interned],
+        locations=locations,
+        not_understood=found.lost,
+        unclosed=unclosed,
+        slow_windows=slow,
+    )
 
-    first = array("i")
-    starts = array("q")
-    ends = array("q")
-    codes = array("i")
-    body_end = array("q")
-    interned: dict[bytes, int] = {}
-    lost = NotUnderstood()
+
+def _scan_bodies(
+    data: bytes, addresses: "array[int]", bodies: "array[int]", limits: list[int], found: _Found
+) -> tuple["array[int]", "array[int]", list[int], int]:
+    """Instructions of every bundle: (first, end of the body) per bundle, unclosed, slow windows."""
+    first, body_end = array("i"), array("q")
     unclosed: list[int] = []
-    slow_windows = 0
-    match_instruction = _INSTRUCTION.match
-    match_end = _END.match
-    add_start, add_end, add_code = starts.append, ends.append, codes.append
-    for bundle in range(count):
-        first.append(len(starts))
+    slow = 0
+    match_instruction, match_end = _INSTRUCTION.match, _END.match
+    add_start, add_end, add_code = found.starts.append, found.ends.append, found.codes.append
+    interned = found.interned
+    for bundle, limit in enumerate(limits):
+        begin = len(found.starts)
+        first.append(begin)
         position = bodies[bundle]
-        limit = heads[bundle + 1] if bundle + 1 < count else len(data)
         empty = match_end(data, position, limit)
         if empty is not None:
             body_end.append(empty.end())
             continue
         while True:
-            found = match_instruction(data, position, limit)
-            if found is None:
-                del starts[first[bundle] :], ends[first[bundle] :], codes[first[bundle] :]
-                slow_windows += 1
-                closed = _scan_slowly(
-                    data, bodies[bundle], limit, addresses[bundle], starts, ends, codes, interned, lost
-                )
+            match = match_instruction(data, position, limit)
+            if match is None:
+                found.forget_from(begin)
+                slow += 1
+                closed = _scan_slowly(data, bodies[bundle], limit, addresses[bundle], found)
                 if closed < 0:
                     unclosed.append(bundle)
                     closed = limit
                 body_end.append(closed)
                 break
-            opcode = found[2]
+            opcode = match[2]
             code = interned.get(opcode)
             if code is None:
                 code = interned[opcode] = len(interned)
-            add_start(found.start(1))
-            stop, position = found.span(3)
+            add_start(match.start(1))
+            stop, position = match.span(3)
             add_end(stop)
             add_code(code)
             if position - stop == 1:
                 body_end.append(position)
                 break
-    first.append(len(starts))
-    start_column = np.frombuffer(starts, dtype=np.int64) if starts else np.zeros(0, np.int64)
-    return Scan(
-        bundle_address=np.array(addresses, dtype=np.int64),
-        bundle_head=np.array(heads, dtype=np.int64),
-        bundle_label=labels,
-        bundle_first=np.array(first, dtype=np.int32),
-        body_end=np.array(body_end, dtype=np.int64),
-        window_end=np.append(np.array(heads[1:], dtype=np.int64), len(data))[:count],
-        opcodes=[code.decode("utf-8", "replace") for code in interned],
-        instruction_opcode=np.array(codes, dtype=np.int32),
-        instruction_start=start_column,
-        instruction_end=np.array(ends, dtype=np.int64),
-        not_understood=lost,
-        slow_windows=slow_windows,
-        unclosed=unclosed,
-    )
+    first.append(len(found.starts))
+    return first, body_end, unclosed, slow
 
 
 def _address(text: bytes) -> int:
@@ -146,17 +170,7 @@ def _address(text: bytes) -> int:
     return int(text, 16) if text[:2] in (b"0x", b"0X") else int(text)
 
 
-def _scan_slowly(
-    data: bytes,
-    position: int,
-    limit: int,
-    address: int,
-    starts: array[int],
-    ends: array[int],
-    codes: array[int],
-    interned: dict[bytes, int],
-    lost: NotUnderstood,
-) -> int:
+def _scan_slowly(data: bytes, position: int, limit: int, address: int, found: _Found) -> int:
     """Eat one bundle token by token with explicit depths; the offset after its brace, or -1.
 
     Linear in the size of the window and constant in memory however deep comments or braces nest.
@@ -176,36 +190,29 @@ def _scan_slowly(
         elif kind == b"}" and braces:
             braces -= 1
         elif kind == b"}" or not braces:
-            _keep(data, begin, token.start(), address, starts, ends, codes, interned, lost)
+            _keep(data, (begin, token.start()), address, found)
             begin = token.end()
             if kind == b"}":
                 return begin
-    _keep(data, begin, limit, address, starts, ends, codes, interned, lost, whole=False)
+    _lose(data, (begin, limit), address, found)
     return -1
 
 
-def _keep(
-    data: bytes,
-    begin: int,
-    end: int,
-    address: int,
-    starts: array[int],
-    ends: array[int],
-    codes: array[int],
-    interned: dict[bytes, int],
-    lost: NotUnderstood,
-    whole: bool = True,
-) -> None:
+def _keep(data: bytes, span: tuple[int, int], address: int, found: _Found) -> None:
     """Record one slowly found instruction, or count it as not understood."""
-    found = _SLOW_HEAD.match(data, begin, end) if whole else None
-    if found is not None:
-        starts.append(found.start(1))
-        ends.append(end)
-        codes.append(interned.setdefault(found[2], len(interned)))
+    match = _SLOW_HEAD.match(data, *span)
+    if match is None:
+        _lose(data, span, address, found)
         return
-    text = data[begin : min(end, begin + SAMPLE_BYTES)].strip()
+    found.starts.append(match.start(1))
+    found.ends.append(span[1])
+    found.codes.append(found.interned.setdefault(match[2], len(found.interned)))
+
+
+def _lose(data: bytes, span: tuple[int, int], address: int, found: _Found) -> None:
+    text = data[span[0] : min(span[1], span[0] + SAMPLE_BYTES)].strip()
     if text:
-        note(lost, address, text.decode("utf-8", "replace"))
+        note(found.lost, address, text.decode("utf-8", "replace"))
 
 
 def note(lost: NotUnderstood, address: int, text: str) -> None:
@@ -215,11 +222,10 @@ def note(lost: NotUnderstood, address: int, text: str) -> None:
         lost.samples.append((address, text))
 
 
-def first_sources(data: bytes, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, list[bytes]]:
-    """The first source location inside each instruction: (index per instruction or -1, distinct locations)."""
+def _first_sources(data: bytes, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """The first source location in each instruction: (index or -1 per instruction, distinct locations)."""
     interned: dict[bytes, int] = {}
-    where = array("q")
-    which = array("i")
+    where, which = array("q"), array("i")
     for match in _LOCATION.finditer(data):
         where.append(match.start())
         which.append(interned.setdefault(match[1], len(interned)))
@@ -231,4 +237,4 @@ def first_sources(data: bytes, starts: np.ndarray, ends: np.ndarray) -> tuple[np
         owner, values = owner[inside], np.frombuffer(which, dtype=np.int32)[inside]
         # Written back to front, so that the first location of an instruction wins.
         sources[owner[::-1]] = values[::-1]
-    return sources, list(interned)
+    return sources, [text.decode("utf-8", "replace") for text in interned]

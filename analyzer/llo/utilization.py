@@ -55,5 +55,7 @@ def utilization_file(bundles: Path) -> Path | None:
     """The utilization file of the same program and compile as a final_bundles file, or None."""
     stem = re.sub(r"-?\d+-final_bundles\.txt$", "", bundles.name)
     pattern = re.compile(re.escape(stem) + r"-\d+-final_hlo-static-per-bundle-utilization\.txt$")
-    matches = [f for f in bundles.parent.iterdir() if pattern.match(f.name)] if bundles.parent.is_dir() else []
+    matches = (
+        [f for f in bundles.parent.iterdir() if pattern.match(f.name)] if bundles.parent.is_dir() else []
+    )
     return min(matches) if matches else None

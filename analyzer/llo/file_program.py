@@ -1,0 +1,229 @@
+"""A `Program` over the text of a final_bundles file, decoding instructions when they are asked for."""
+
+import re
+from collections.abc import Callable
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from analyzer.llo import decode, flow, opcodes, scan
+from analyzer.llo.generation import (
+    DELAY_SLOTS,
+    generation_of_chip,
+    generation_of_folder,
+    generation_of_opcodes,
+)
+from analyzer.llo.markers import markers_of, read_marker_names
+from analyzer.llo.operands import call_operands
+from analyzer.llo.program import (
+    Branch,
+    HbmOperand,
+    Instruction,
+    Marker,
+    NotUnderstood,
+    Predicate,
+    Program,
+    Region,
+    Register,
+    SourceSpan,
+    Unit,
+)
+
+_FILE_NAME = re.compile(r"^(?:\w+-)??(?:\d{10,}-)?(?P<name>.*?)-?\d+-final_bundles\.txt$")
+_SCALAR_UNITS = frozenset((Unit.SALU, Unit.DMA, Unit.SYNC, Unit.PSEUDO, Unit.UNKNOWN))
+# Vector instructions that hand values to the scalar side.
+_SCALAR_FAMILIES = frozenset(("vpush",))
+_SPILL = re.compile(rb"#allocation\d+_spill")
+GUARD_WINDOW = 64  # bundles before a branch in which values made under its predicate are looked for
+
+
+class FileProgram(Program):
+    """A `Program` that keeps the text it was read from and decodes instructions when asked.
+
+    bundle_address: int64[B], addresses as printed. labels: bundle -> "LB", "PF", ...
+    dangling: branches whose target region is not in the text. generation: 5, 6, 7 or None (unknown);
+    delay_slots: branch delay slots of the hardware.
+    """
+
+    def __init__(self, data: bytes, path: Path, found: scan.Columns, chip: str | None = None) -> None:
+        self.data = data
+        self.path = str(path)
+        self.name = program_name(path)
+        self.columns = found
+        self.notes: list[str] = []
+        self.bundle_address = found.bundle_address
+        self.bundle_first = found.bundle_first
+        self.labels = dict(found.labels)
+        self.opcodes = found.opcodes
+        self.opcode_units = [opcodes.unit_of(opcode) for opcode in found.opcodes]
+        self.instruction_opcode = found.instruction_opcode
+        self.instruction_span = found.instruction_span
+        self._starts = np.ascontiguousarray(found.instruction_span[:, 0])
+        self.instruction_source = found.instruction_source
+        self.sources = [decode.source_span(text) or SourceSpan(text, 0) for text in found.locations]
+        self.not_understood = NotUnderstood(found.not_understood.count, list(found.not_understood.samples))
+        counts = np.diff(self.bundle_first)
+        self.instruction_bundle = np.repeat(np.arange(self.bundle_count, dtype=np.int32), counts)
+        self._decode = lru_cache(maxsize=300_000)(self._decode_instruction)
+        self._scalar_opcode = np.array(
+            [
+                unit in _SCALAR_UNITS or opcodes.family(opcode) in _SCALAR_FAMILIES
+                for unit, opcode in zip(self.opcode_units, self.opcodes, strict=True)
+            ],
+            dtype=bool,
+        )
+        self.generation = (
+            generation_of_chip(chip)
+            or generation_of_opcodes(self.opcodes)
+            or generation_of_folder(path.parent)
+        )
+        self._count_unknown_opcodes()
+        self._find_flow(found)
+
+    def _count_unknown_opcodes(self) -> None:
+        unknown = np.array([unit is Unit.UNKNOWN for unit in self.opcode_units], dtype=bool)
+        for index in np.flatnonzero(unknown[self.instruction_opcode]) if len(unknown) else ():
+            scan.note(
+                self.not_understood, self.address_of(int(index)), self.text(int(index))[: scan.SAMPLE_BYTES]
+            )
+
+    def address_of(self, index: int) -> int:
+        """Printed address of the bundle of instruction `index`."""
+        return int(self.bundle_address[self.instruction_bundle[index]])
+
+    def _find_flow(self, found: scan.Columns) -> None:
+        table = found.flow
+        if table is None or table.generation != self.generation:
+            table = found.flow = self._work_out_flow(found)
+        self.delay_slots = table.delay_slots
+        self.regions = {n: Region(n, start, end if end >= 0 else None) for n, start, end in table.regions}
+        self.branches: dict[int, Branch] = {}
+        self.dangling: list[Instruction] = []
+        for index, target, slots in table.branches:
+            branch = self.instruction(index)
+            if target < 0:
+                self.dangling.append(branch)
+            else:
+                self.branches[branch.bundle] = Branch(branch.bundle, target, slots, branch.predicate)
+        self.blocks = flow.find_blocks(self.bundle_count, self.branches)
+        self.loops = flow.find_loops(self.branches)
+
+    def _work_out_flow(self, found: scan.Columns) -> flow.FlowTable:
+        marks = flow.Marks.blank(np.diff(self.bundle_first) == 0, self.labels)
+        for bundle in np.flatnonzero(found.window_end - found.body_end > 2):
+            text = self.data[found.body_end[bundle] : found.window_end[bundle]]
+            if b"/*" in text:
+                marks.read_trailer(int(bundle), text)
+        indices = self.find(lambda opcode: opcode.startswith("sbr"))
+        branches = [self.instruction(i) for i in indices]
+        slots = DELAY_SLOTS.get(self.generation) if self.generation is not None else None
+        if slots is None:
+            slots = flow.guess_slots([b.bundle for b in branches], marks)
+        resolved = flow.resolve_branches(branches, marks, slots, self._uses_guarded_value)
+        return flow.FlowTable(
+            self.generation,
+            slots,
+            [(r.number, r.start, -1 if r.end is None else r.end) for r in marks.regions.values()],
+            [(index, *answer) for index, answer in zip(indices, resolved, strict=True)],
+        )
+
+    @cached_property
+    def marker_names(self) -> dict[int, str]:
+        """Scope names by marker id, from the trace-markers files beside the program."""
+        return read_marker_names(Path(self.path))
+
+    @cached_property
+    def markers(self) -> list[Marker]:  # type: ignore[override]
+        """Every `vtrace` in printed order."""
+        return markers_of(self, self.marker_names)
+
+    @cached_property
+    def operands(self) -> list[HbmOperand]:  # type: ignore[override]
+        """What the caller passes, by index."""
+        return call_operands(self)
+
+    def _uses_guarded_value(self, branch: int, predicate: Predicate | None, bundle: int) -> bool:
+        """Does `bundle` use, unpredicated, a value made under the predicate of the branch?"""
+        if predicate is None:
+            return False
+        guard = predicate.register
+        made = {
+            result
+            for instruction in self._guarded_by(guard, max(branch - GUARD_WINDOW, 0), bundle)
+            for result in instruction.results
+        }
+        return any(
+            instruction.predicate is None
+            and (instruction.unit is Unit.DMA or instruction.mnemonic == "sst")
+            and not made.isdisjoint(o for o in instruction.operands if isinstance(o, decode.Register))
+            for instruction in self.scalar_instructions(bundle)
+        )
+
+    @cached_property
+    def spills(self) -> list[int]:
+        """Indices of the loads, stores and DMAs whose address is a spill slot (`[#allocationN_spill]`)."""
+        positions = np.array([m.start() for m in _SPILL.finditer(self.data)], dtype=np.int64)
+        owner = np.searchsorted(self._starts, positions, side="right") - 1
+        inside = (owner >= 0) & (positions < self.instruction_span[np.maximum(owner, 0), 1])
+        return [int(i) for i in np.unique(owner[inside])]
+
+    def _guarded_by(self, guard: Register, first: int, last: int) -> list[Instruction]:
+        """Instructions of bundles [first, last) whose predicate is `guard`, negated or not."""
+        low, high = int(self.bundle_first[first]), int(self.bundle_first[last])
+        if low == high:
+            return []
+        spans = self.instruction_span
+        name = re.compile(rb"\(!?%%p%d_p\d+[,)]" % guard.value)
+        starts = [m.start() for m in name.finditer(self.data, int(spans[low, 0]), int(spans[high - 1, 1]))]
+        owners = np.unique(np.searchsorted(self._starts, np.array(starts, dtype=np.int64), side="right") - 1)
+        return [self.instruction(int(i)) for i in owners]
+
+    def find(self, wanted: Callable[[str], bool]) -> list[int]:
+        """Indices of the instructions whose mnemonic satisfies `wanted`."""
+        chosen = np.array([wanted(opcode) for opcode in self.opcodes], dtype=bool)
+        if not chosen.any():
+            return []
+        return [int(i) for i in np.flatnonzero(chosen[self.instruction_opcode])]
+
+    def text(self, index: int) -> str:
+        """Instruction `index` as printed."""
+        start, end = self.instruction_span[index]
+        return self.data[start:end].decode("utf-8", "replace").rstrip()
+
+    def instruction(self, index: int) -> Instruction:
+        """Instruction `index` (0-based over the program), decoded from its text."""
+        return self._decode(int(index))
+
+    def _decode_instruction(self, index: int) -> Instruction:
+        text = self.text(index)
+        found = decode.decode_text(text)
+        bundle = int(self.instruction_bundle[index])
+        return Instruction(
+            bundle=bundle,
+            slot=index - int(self.bundle_first[bundle]),
+            mnemonic=found.mnemonic,
+            unit=self.opcode_units[self.instruction_opcode[index]],
+            results=found.results,
+            operands=found.operands,
+            operand_names=found.names,
+            predicate=found.predicate,
+            target_region=found.target_region,
+            sources=found.sources,
+            comments=found.comments,
+            text=text,
+            otherwise=found.otherwise,
+            attributes=found.attributes,
+        )
+
+    def scalar_instructions(self, bundle: int) -> list[Instruction]:  # type: ignore[override]
+        """Only what moves scalars, predicates, SMEM, DMA, semaphores, branches and markers."""
+        first, last = int(self.bundle_first[bundle]), int(self.bundle_first[bundle + 1])
+        chosen = self._scalar_opcode[self.instruction_opcode[first:last]]
+        return [self.instruction(first + int(k)) for k in np.flatnonzero(chosen)]
+
+
+def program_name(path: Path) -> str:
+    """`1796-mlp.1-04-final_bundles.txt` -> `mlp.1`; the stem where the name has another form."""
+    found = _FILE_NAME.match(path.name)
+    return found["name"] if found is not None and found["name"] else path.stem
