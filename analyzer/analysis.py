@@ -188,7 +188,8 @@ def build(
         operand_bytes=facts.operand_bytes,
         vmem_used=facts.vmem_used,
         vmem_capacity=machine.peaks.vmem_bytes,
-        facts=dict(capture.manifest),
+        facts=dict(capture.manifest)
+        | {"identical_recompiles": list(getattr(capture.kernel_program(), "identical", ()))},
         target=str(capture.path),
     )
     found = findings.look(context)

@@ -7,12 +7,13 @@ a saving that another bottleneck would eat up is not promised. Waits for message
 length. `baseline` checks that an unchanged replay gives the step back; where it does not, nothing is priced.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from analyzer import intervals, view
-from analyzer.intervals import EMPTY, Intervals
+from analyzer.intervals import Intervals
 from analyzer.view import CoreStep
 
 TOLERANCE = 0.01
@@ -26,14 +27,15 @@ class Edit:
         hoist: spans of copies to issue as soon as their buffer is free (those with a known `free_ps`).
         no_wait: spans of waits that cost nothing.
         no_latency: spans of copies whose bytes move as soon as their queue is free.
-        shorten: stretches of time in which work of the core takes only `keep` of its time.
+        shorten: (stretches of time, share of the work's time that is kept there), disjoint.
+        issue_at: span of a copy -> moment of the original step at which it is issued instead.
     """
 
     hoist: frozenset[int] = frozenset()
     no_wait: frozenset[int] = frozenset()
     no_latency: frozenset[int] = frozenset()
-    shorten: Intervals = field(default_factory=lambda: EMPTY)
-    keep: float = 0.0
+    shorten: tuple[tuple[Intervals, float], ...] = ()
+    issue_at: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +64,11 @@ class Replayer:
         """Step time in picoseconds under an edit."""
         edit = edit or Edit()
         issue_at = [
-            min(free, issue) if free is not None and span in edit.hoist else issue
+            edit.issue_at[span] - self.core.start_ps
+            if span in edit.issue_at
+            else min(free, issue)
+            if free is not None and span in edit.hoist
+            else issue
             for span, issue, free in zip(self.copy_span, self.copy_issue, self.copy_free, strict=True)
         ]
         copies, waits = len(issue_at), len(self.wait_start)
@@ -98,11 +104,9 @@ class Replayer:
         start = np.full(times.shape, self.core.start_ps, dtype=np.int64)
         moments = times + self.core.start_ps
         program = times - intervals.covered(self.core.stalled, start, moments)
-        if len(edit.shorten):
-            work = intervals.intersection(edit.shorten, self.core.busy)
-            program = program - np.rint(intervals.covered(work, start, moments) * (1 - edit.keep)).astype(
-                np.int64
-            )
+        for stretches, keep in edit.shorten:
+            work = intervals.covered(intervals.intersection(stretches, self.core.busy), start, moments)
+            program = program - np.rint(work * (1 - keep)).astype(np.int64)
         return program
 
     def saving(self, edit: Edit) -> int | None:

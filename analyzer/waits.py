@@ -17,6 +17,7 @@ class ExposedWait:
         transfer_source, transfer_bundles: where the awaited transfer was started.
     """
 
+    span: int
     core: int
     start_ps: int
     duration_ps: int
@@ -55,6 +56,7 @@ def exposed_waits(core: CoreStep) -> list[ExposedWait]:
         free = None if transfer is None else optional_int(transfer["free_ps"])
         result.append(
             ExposedWait(
+                span=int(wait["span"]),
                 core=core.core,
                 start_ps=int(wait["start_ps"]),
                 duration_ps=int(wait["duration_ps"]),

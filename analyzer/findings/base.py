@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from analyzer import replay
 from analyzer.bubbles import Bubble
+from analyzer.findings.code import Code
 from analyzer.llo.program import Program
+from analyzer.llo.reader import FileProgram
 from analyzer.metrics import CoreTime, Hbm, Ici, Phase
 from analyzer.replay import Edit, Replayer
 from analyzer.view import CoreStep
@@ -96,6 +98,13 @@ class Context:
     def replayer(self) -> Replayer:
         """The replay of this core, prepared once for all rules."""
         return replay.replayer(self.core)
+
+    @cached_property
+    def code(self) -> Code | None:
+        """The compiled program with how often its bundles ran; None where either is unknown."""
+        if not isinstance(self.program, FileProgram) or self.executed is None or not self.cycle_ps:
+            return None
+        return Code(self.program, self.executed, self.cycle_ps, self.core)
 
     @property
     def provenance(self) -> str:

@@ -102,8 +102,8 @@ RULE = Rule(
     costs="The latency of the copy, and the time its bytes take, lie open instead of behind earlier work.",
     example="ring.wait(tile); use(tile); ring.start(tile + 1)  # distance 1 in a ring of 12 buffers",
     advice=(
-        "Issue the copy where its buffer becomes free: raise the prefetch distance to the depth of the"
-        " ring, or move the start before independent work."
+        "Issue the copy where its buffer becomes free: raise the prefetch distance to the depth of "
+        "the ring, or move the start before independent work."
     ),
     verify="Compile again and run: megascope diff CAPTURE NEW",
     doubt=(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from analyzer.findings.base import MEDIUM, Context, Finding, Rule
+from analyzer.findings.ms202_barrier import is_signal
 from analyzer.replay import Edit
 from analyzer.units import duration
 from analyzer.view import place_key
@@ -12,20 +13,13 @@ from analyzer.waits import ExposedWait
 def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     by_wait: dict[tuple[str, str], list[ExposedWait]] = {}
     for wait in context.waits:
-        if wait.kind == "ici":
+        if wait.kind == "ici" and not is_signal(wait):
             by_wait.setdefault((wait.phase, place_key(wait.source, wait.bundles)), []).append(wait)
     for (phase, _), waits in by_wait.items():
         time = sum(w.duration_ps for w in waits)
         if not context.significant(time):
             continue
-        mine = {w.start_ps for w in waits}
-        rows = context.core.waits
-        spans = frozenset(
-            int(span)
-            for span, start in zip(rows["span"], rows["start_ps"], strict=True)
-            if int(start) in mine
-        )
-        saving, basis = context.priced(Edit(no_wait=spans))
+        saving, basis = context.priced(Edit(no_wait=frozenset(wait.span for wait in waits)))
         if saving is not None and not context.significant(saving):
             continue  # other work, mostly bytes of HBM, takes as long
         hidden = sum(w.hidden_by_hbm_ps for w in waits)

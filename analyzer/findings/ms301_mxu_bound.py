@@ -23,7 +23,7 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
         matrix = intervals.intersection(context.core.mxu, inside)
         if not phase or not context.significant(time) or intervals.measure(matrix) < SHARE * time:
             continue
-        saving, _ = context.priced(Edit(shorten=matrix, keep=0.5))
+        saving, _ = context.priced(Edit(shorten=((matrix, 0.5),)))
         yield rule.finding(
             context,
             time_ps=time,

@@ -82,7 +82,7 @@ def test_a_saving_that_bandwidth_would_eat_is_not_promised():
 
 def test_shortening_work_and_dropping_latency():
     core = ring(60, 30, 5, 10, 6, 6)
-    saving = replay.replayer(core).saving(replay.Edit(shorten=core.mxu, keep=0.5))
+    saving = replay.replayer(core).saving(replay.Edit(shorten=((core.mxu, 0.5),)))
     assert saving == 60 * 15
     slow = ring(60, 10, 10, 70, 1, 1)
     spans = frozenset(int(s) for s in slow.hbm["span"])

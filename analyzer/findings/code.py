@@ -1,0 +1,159 @@
+"""The compiled program as rules see it: loops, what their bundles hold, and how long they run."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analyzer import intervals, view
+from analyzer.intervals import Intervals
+from analyzer.llo.occupancy import CAPACITY, COLUMNS, occupancy
+from analyzer.llo.program import Unit
+from analyzer.llo.reader import FileProgram
+from analyzer.timeline import Track
+from analyzer.view import CoreStep
+
+WORK_TRACKS = (Track.MXU, Track.VECTOR, Track.SCALAR)
+OUTSIDE = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CodeLoop:
+    """One loop, without the loops inside it.
+
+    Attributes:
+        first, last: bundles of the whole loop. own: the bundles that belong to no inner loop.
+        iterations: how often its first bundle ran in the step.
+        executed: bundles of `own` that ran. time_ps: cycles of those, stalls not counted.
+        source: the source line most of its instructions come from, "" if unknown.
+    """
+
+    first: int
+    last: int
+    own: NDArray[np.int64]
+    iterations: int
+    executed: int
+    time_ps: int
+    source: str
+
+
+@dataclass(frozen=True)
+class Code:
+    """A program with how often each of its bundles ran (int64[B]) on one core."""
+
+    program: FileProgram
+    executed: NDArray[np.int64]
+    cycle_ps: float
+    core: CoreStep
+
+    @cached_property
+    def occupancy(self) -> NDArray[np.int16]:
+        """int16[B, columns of the compiler's utilization file]."""
+        return occupancy(self.program)
+
+    @cached_property
+    def capacity(self) -> NDArray[np.float64]:
+        """Slots or units per column of `occupancy`."""
+        return np.array(CAPACITY.get(self.program.generation or 7, CAPACITY[7]), dtype=np.float64)
+
+    @cached_property
+    def bundle_of(self) -> NDArray[np.int64]:
+        """Bundle of each instruction."""
+        return np.repeat(np.arange(self.program.bundle_count), np.diff(self.program.bundle_first))
+
+    @cached_property
+    def takes_slot(self) -> NDArray[np.bool_]:
+        """Whether each instruction takes an issue slot."""
+        slots = np.array([unit is not Unit.PSEUDO for unit in self.program.opcode_units], dtype=bool)
+        return slots[self.program.instruction_opcode]
+
+    @cached_property
+    def innermost(self) -> NDArray[np.int64]:
+        """For each bundle the index of the innermost loop around it, or OUTSIDE."""
+        result = np.full(self.program.bundle_count, OUTSIDE, dtype=np.int64)
+        for index in sorted(range(len(self.program.loops)), key=lambda i: self.program.loops[i].depth):
+            loop = self.program.loops[index]
+            result[loop.start : loop.end + 1] = index
+        return result
+
+    @cached_property
+    def loops(self) -> list[CodeLoop]:
+        """Every loop that ran, the one with most time of its own first."""
+        found = []
+        for index, loop in enumerate(self.program.loops):
+            own = np.flatnonzero(self.innermost == index)
+            executed = int(self.executed[own].sum())
+            if executed:
+                found.append(
+                    CodeLoop(
+                        first=loop.start,
+                        last=loop.end,
+                        own=own,
+                        iterations=int(self.executed[loop.start]),
+                        executed=executed,
+                        time_ps=round(executed * self.cycle_ps),
+                        source=self.source_of(own),
+                    )
+                )
+        return sorted(found, key=lambda loop: -loop.time_ps)
+
+    def source_of(self, bundles: NDArray[np.int64]) -> str:
+        """The source line most instructions of these bundles come from, "" if none has one."""
+        inside = np.isin(self.bundle_of, bundles)
+        sources = self.program.instruction_source[inside]
+        counted = Counter(sources[sources >= 0].tolist())
+        return str(self.program.sources[counted.most_common(1)[0][0]]) if counted else ""
+
+    def mask(self, instructions: Iterable[int]) -> NDArray[np.bool_]:
+        """A mask over instructions from their indices."""
+        result = np.zeros(len(self.program.instruction_opcode), dtype=bool)
+        result[list(instructions)] = True
+        return result
+
+    def only(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Bundles in which every instruction that takes a slot is a chosen one, and there is one."""
+        count = self.program.bundle_count
+        slots = np.bincount(self.bundle_of[self.takes_slot], minlength=count)
+        mine = np.bincount(self.bundle_of[self.takes_slot & chosen], minlength=count)
+        return (mine > 0) & (mine == slots)
+
+    def time_ps(self, bundles: NDArray[np.bool_]) -> int:
+        """Cycles in which these bundles issue, stalls not counted."""
+        return round(int(self.executed[bundles].sum()) * self.cycle_ps)
+
+    def stretches(self, first: int, last: int) -> Intervals:
+        """When the core worked in bundles first..last, as finely as the timeline tells."""
+        spans = view.on(self.core.spans, WORK_TRACKS)
+        known = spans["bundle_first"].notna().to_numpy()
+        low = spans["bundle_first"].fillna(-1).to_numpy(dtype=np.int64)
+        high = spans["bundle_last"].fillna(-1).to_numpy(dtype=np.int64)
+        inside = known & (low >= first) & (high <= last)
+        touching = known & (low <= last) & (high >= first)
+        return view.of(spans[inside] if inside.any() else spans[touching])
+
+    def without(self, bundles: NDArray[np.bool_]) -> tuple[tuple[Intervals, float], ...]:
+        """What a replay shortens if these bundles were gone: stretches of each loop, and what they keep."""
+        parts: list[tuple[Intervals, float]] = []
+        taken = intervals.EMPTY
+        for loop in sorted(self.loops, key=lambda loop: loop.last - loop.first):
+            mine = np.zeros(self.program.bundle_count, dtype=bool)
+            mine[loop.own] = True
+            gone = self.time_ps(bundles & mine)
+            when = intervals.subtraction(self.stretches(loop.first, loop.last), taken)
+            length = intervals.measure(when)
+            if gone and length:
+                parts.append((when, max(1 - gone / length, 0.0)))
+            taken = intervals.union(taken, when)
+        outside = bundles & (self.innermost == OUTSIDE)
+        gone = self.time_ps(outside)
+        rest = intervals.subtraction(self.core.busy, taken)
+        if gone and len(rest):
+            parts.append((rest, max(1 - gone / intervals.measure(rest), 0.0)))
+        return tuple(parts)
+
+    def column(self, name: str) -> NDArray[np.int16]:
+        """One column of `occupancy` by name."""
+        return self.occupancy[:, COLUMNS.index(name)]

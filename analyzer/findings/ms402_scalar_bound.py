@@ -1,0 +1,73 @@
+"""MS402: bundles that only do scalar work, in loops: addresses, descriptors, divisions, branches."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer.findings.base import MEDIUM, Context, Finding, Rule
+from analyzer.llo.program import Unit
+from analyzer.replay import Edit
+from analyzer.units import duration
+
+SCALAR = frozenset((Unit.SALU, Unit.DMA, Unit.SYNC))
+
+
+def _look(context: Context, rule: Rule) -> Iterator[Finding]:
+    code = context.code
+    if code is None:
+        return
+    is_scalar = np.array([unit in SCALAR for unit in code.program.opcode_units], dtype=bool)
+    scalar = is_scalar[code.program.instruction_opcode]
+    empty = np.diff(code.program.bundle_first) == 0
+    only = code.only(scalar) | empty
+    for loop in code.loops:
+        mine = np.zeros(code.program.bundle_count, dtype=bool)
+        mine[loop.own] = True
+        time = code.time_ps(only & mine)
+        if not context.significant(time):
+            continue
+        saving, basis = context.priced(Edit(shorten=code.without(only & mine)))
+        if saving is not None and not context.significant(saving):
+            continue
+        inside = scalar & np.isin(code.bundle_of, np.flatnonzero(only & mine))
+        opcodes = Counter(
+            code.program.opcodes[i] for i in code.program.instruction_opcode[inside].tolist()
+        ).most_common(4)
+        yield rule.finding(
+            context,
+            time_ps=time,
+            saving_ps=saving,
+            saving_basis="replayed with these bundles gone, at most" if saving is not None else basis,
+            confidence=MEDIUM,
+            source=code.source_of(np.flatnonzero(only & mine)) or loop.source,
+            bundles=(loop.first, loop.last),
+            count=loop.iterations,
+            evidence=(
+                f"{int((only & mine).sum())} of {len(loop.own)} bundles of the loop hold only scalar work or"
+                f" nothing ({int((empty & mine).sum())} empty), {loop.iterations:,} iterations,"
+                f" {duration(time)} in all",
+                "most of it: " + ", ".join(f"{name} x{count}" for name, count in opcodes),
+            ),
+        )
+
+
+RULE = Rule(
+    identifier="MS402",
+    title="Bundles of a loop do only scalar work",
+    family="Code",
+    sees="In a loop, bundles hold nothing but scalar instructions, copies and synchronisation, or nothing.",
+    costs="Vector and matrix units get no instruction meanwhile.",
+    example="row = tile // columns; bank = tile % depth  # integer division takes tens of bundles",
+    advice=(
+        "Carry positions as counters instead of dividing, precompute addresses outside the loop, "
+        "unroll so that scalar work of one copy stands beside vector work of another, merge small "
+        "copies."
+    ),
+    verify="megascope show CAPTURE, at the bundle range of the finding",
+    doubt=(
+        "Scalar work may have to wait for something itself (a semaphore); a matrix unit may still "
+        "work on what it was given."
+    ),
+    look=_look,
+)
