@@ -107,6 +107,9 @@ def test_the_executed_program_does_what_the_facts_say(tmp_path: Path, options: t
         assert done.operand_bytes[operand["index"]] == moved, operand["name"]
     assert done.sent_bytes == facts["sent_bytes"]
     assert not any(value for core in done.semaphores.values() for value in core.values())
+    regions = done.timeline[done.timeline["track"] == "region"]
+    for phase in ("norm", "gate_up", "down", "reduce"):
+        assert regions[regions["phase"] == phase]["layer"].tolist() == list(range(facts["layers"])), phase
 
 
 def test_markers_of_the_off_level_are_absent(tmp_path: Path) -> None:
