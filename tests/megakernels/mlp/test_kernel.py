@@ -81,6 +81,7 @@ def test_a_request_beyond_the_ring_is_noticed_in_both_modes(simulated) -> None:
         assert error(run.value) > 10 * TOLERANCE
 
 
+@pytest.mark.slow
 def test_a_wait_for_a_tile_that_never_comes_is_a_deadlock_and_ends(simulated) -> None:
     run = simulated("mlp:with_fault", fault="no_requests", sizes=ONE, timeout=10.0)
     assert run.deadlock
