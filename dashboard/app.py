@@ -11,9 +11,9 @@ from dashboard import components, security, text
 from dashboard.context import Context, split
 from dashboard.library import Library
 from dashboard.loading import Loader, load
-from dashboard.pages import captures, timeline
+from dashboard.pages import captures, overview, timeline
 
-PAGES: tuple[Any, ...] = (timeline,)
+PAGES: tuple[Any, ...] = (overview, timeline)
 ASSETS = Path(__file__).parent / "assets"
 
 
@@ -50,7 +50,7 @@ def shell() -> html.Div:
     """What stays while pages change."""
     return html.Div(
         [
-            dcc.Location(id="url"),
+            dcc.Location(id="url", refresh="callback-nav"),
             dcc.Store(id="theme", storage_type="local"),
             html.Header(
                 [

@@ -127,6 +127,13 @@ def waiting(child: Any, identity: str) -> dcc.Loading:
     )
 
 
+def figure(identity: str, config: dict[str, Any] | None = None) -> html.Div:
+    """A graph that fills a box of the class `box-<identity>`; Dash sets the graph's own height to 100 %."""
+    graph = dcc.Graph(id=identity, config=config or STATIC_CONFIG, responsive=True)
+    return html.Div(graph, className=f"box-{identity}")
+
+
+STATIC_CONFIG: dict[str, Any] = {"displayModeBar": False, "responsive": True}
 GRAPH_CONFIG: dict[str, Any] = {
     # Plotly's own buttons cover the figure and offer to share it on another site; ours are in the toolbar.
     "displayModeBar": False,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_SHAPES = 5000
 COLUMNS = 1024  # columns of the visible window; about the width of the plot in pixels
 _BAND, _LANE, _STACK, _GAP = 0.55, 1.0, 1.5, 0.28
-_FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', sans-serif"
+FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', sans-serif"
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,14 +252,14 @@ def base_layout(index: TimelineIndex, view: View) -> dict[str, Any]:
         "margin": {"l": 150, "r": 16, "t": 8, "b": 46},
         "paper_bgcolor": theme.paper,
         "plot_bgcolor": theme.paper,
-        "font": {"family": _FONT, "size": 12, "color": theme.text},
+        "font": {"family": FONT, "size": 12, "color": theme.text},
         "hovermode": "closest",
         "hoverdistance": 3,
         "hoverlabel": {
             "align": "left",
             "bgcolor": theme.panel,
             "bordercolor": theme.muted,
-            "font": {"color": theme.text, "family": _FONT, "size": 12},
+            "font": {"color": theme.text, "family": FONT, "size": 12},
             "namelength": -1,
         },
         "dragmode": "zoom",
@@ -354,27 +354,3 @@ def bandwidth_axis(
             }
         )
     return spec, shapes, notes
-
-
-def message_spec(message: str, theme: Theme) -> dict[str, Any]:
-    """An empty figure that says why it is empty."""
-    return {
-        "data": [],
-        "layout": {
-            "paper_bgcolor": theme.paper,
-            "plot_bgcolor": theme.paper,
-            "xaxis": {"visible": False},
-            "yaxis": {"visible": False},
-            "annotations": [
-                {
-                    "text": text.plain(message, 300),
-                    "showarrow": False,
-                    "xref": "paper",
-                    "yref": "paper",
-                    "x": 0.5,
-                    "y": 0.5,
-                    "font": {"size": 14, "color": theme.text},
-                }
-            ],
-        },
-    }

@@ -23,6 +23,7 @@ INK = {
     "collective": "#2b0f1f",
     "wait": "#10151a",
     "scalar": "#1c170a",
+    "bubble": "#240c00",
 }
 
 

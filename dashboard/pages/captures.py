@@ -35,7 +35,7 @@ def listing(context: Context) -> Any:
     rows = [
         html.Tr(
             [
-                html.Td(dcc.Link(text.shorten(e.path.name), href=link(e.id, "timeline"))),
+                html.Td(dcc.Link(text.shorten(e.path.name), href=link(e.id, "overview"))),
                 html.Td(text.shorten(e.path.parent, 120), className="muted"),
                 html.Td(
                     time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(e.modified)) if e.modified else "gone"

@@ -9,10 +9,11 @@ from dashboard import text
 from dashboard.bubbles import bubble_rows
 from dashboard.components import GRAPH_CONFIG, facts, legend, panel, waiting
 from dashboard.context import Context
-from dashboard.figures import LEGEND, message_spec, shape_count, step_spec
+from dashboard.figures import LEGEND, shape_count, step_spec
 from dashboard.index import TimelineIndex
 from dashboard.loading import Loaded
 from dashboard.palette import theme
+from dashboard.summary import words_spec
 from dashboard.wire import wire
 
 KEY = "timeline"
@@ -47,7 +48,8 @@ def layout(loaded: Loaded, identity: str) -> html.Div:
             facts(loaded),
             toolbar(loaded, index),
             waiting(
-                dcc.Graph(id="timeline", className="timeline-graph", config=GRAPH_CONFIG), "timeline-loading"
+                dcc.Graph(id="timeline", className="timeline-graph", config=GRAPH_CONFIG, responsive=True),
+                "timeline-loading",
             ),
             html.Div(id="timeline-note", className="note"),
             bubble_section(loaded, index.core),
@@ -160,7 +162,7 @@ def register(app: Dash, context: Context) -> None:
         try:
             loaded = context.loaded(pathname)
         except MegascopeError as error:
-            return message_spec(f"{error.fault}. {error.cure}", theme(theme_name)), ""
+            return words_spec(f"{error.fault}. {error.cure}", theme(theme_name)), ""
         hidden = OPTIONAL - set(more or ())
         return draw_window(loaded, parse_window(window), core, theme_name, hidden)
 
