@@ -30,7 +30,7 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
-_HEAD = re.compile(r"((?:%[^\s=]+(?:,\s*%[^\s=]+)*\s*=\s*)?)([^\s;{}/(,]+)")
+_HEAD = re.compile(r"((?:%[^\s=]+(?:,\s*%[^\s=]+)*\s*=\s*)?)([^\s;{}/(,<]+(?:<[^<>\n]{0,40}>)?)")
 _REGISTER = re.compile(r"%(?:(s|p|vm|v)(\d+)(?:_(?:s|p|vm|v)(\d+))?|(\d+))$")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 _TARGET = re.compile(
@@ -58,6 +58,7 @@ class Decoded:
     attributes: tuple[str, ...] = ()
     comments: tuple[str, ...] = ()
     sources: tuple[SourceSpan, ...] = ()
+    guard_position: int = 0
     understood: bool = True
 
 
@@ -195,6 +196,7 @@ def _decode_operands(out: Decoded, text: str, position: int) -> None:  # noqa: P
                 out.understood = False
                 continue
             out.predicate = Predicate(guard, bool(token["not"]))
+            out.guard_position = len(operands)
             if kind == "select":
                 out.otherwise, position = _operand_at(text, position)
             position = text.find(")", position) + 1 or end
@@ -212,6 +214,10 @@ def _decode_operands(out: Decoded, text: str, position: int) -> None:  # noqa: P
             value, position = _other(text, start)
         if not fresh and isinstance(value, Text) and operands and isinstance(operands[-1], Text):
             operands[-1] = Text(f"{operands[-1].text} {value.text}")
+            continue
+        if not fresh and isinstance(value, Address) and out.mnemonic.startswith("scalar_lea"):
+            # A trailing `[#allocation5]` says which allocation the address computed here points into.
+            attributes.append(f"into:#allocation{value.allocation}")
             continue
         operands.append(value)
         names.append(pending)

@@ -112,9 +112,7 @@ class FileProgram(Program):
     def _work_out_flow(self, found: scan.Columns) -> flow.FlowTable:
         marks = flow.Marks.blank(np.diff(self.bundle_first) == 0, self.labels)
         for bundle in np.flatnonzero(found.window_end - found.body_end > 2):
-            text = self.data[found.body_end[bundle] : found.window_end[bundle]]
-            if b"/*" in text:
-                marks.read_trailer(int(bundle), text)
+            marks.take_in(int(bundle), self.trailer(int(bundle)))
         indices = self.find(lambda opcode: opcode.startswith("sbr"))
         branches = [self.instruction(i) for i in indices]
         slots = DELAY_SLOTS.get(self.generation) if self.generation is not None else None
@@ -127,6 +125,10 @@ class FileProgram(Program):
             [(r.number, r.start, -1 if r.end is None else r.end) for r in marks.regions.values()],
             [(index, *answer) for index, answer in zip(indices, resolved, strict=True)],
         )
+
+    def trailer(self, bundle: int) -> flow.Trailer:
+        """The region list, entry or exit note printed after the bundle."""
+        return flow.read_trailer(self.data[self.columns.body_end[bundle] : self.columns.window_end[bundle]])
 
     @cached_property
     def marker_names(self) -> dict[int, str]:
@@ -214,6 +216,8 @@ class FileProgram(Program):
             text=text,
             otherwise=found.otherwise,
             attributes=found.attributes,
+            guard_position=found.guard_position,
+            target_bundle=found.target_bundle,
         )
 
     def scalar_instructions(self, bundle: int) -> list[Instruction]:  # type: ignore[override]

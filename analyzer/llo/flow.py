@@ -11,8 +11,7 @@ import numpy as np
 
 from analyzer.llo.program import Block, Branch, Instruction, Loop, Predicate, Region
 
-_REGION_EVENT = re.compile(rb"(Start/End empty|Start|End)(?: empty)? region (\d+)")
-_EXIT = b"/* exit bundle"
+_REGION_EVENT = re.compile(rb"(Start/End empty|Start|End) region (\d+)")
 
 # (branch bundle, its predicate, candidate bundle) -> does the candidate use, unguarded, a value made
 # under the branch's predicate? Then it cannot be a delay slot of that branch.
@@ -30,6 +29,31 @@ class FlowTable:
     delay_slots: int
     regions: list[tuple[int, int, int]]
     branches: list[tuple[int, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Trailer:
+    """The comment printed after a bundle: kind "regions", "entry", "exit", "other" or "" (none).
+
+    events: ("Start" | "End" | "Start/End empty", region) in printed order. text: the comment's content.
+    """
+
+    kind: str
+    events: tuple[tuple[str, int], ...]
+    text: str
+
+
+def read_trailer(text: bytes) -> Trailer:
+    """The region list or other comment between a bundle's closing brace and the next bundle."""
+    content = text.decode("utf-8", "replace").strip()
+    content = " ".join(content.removeprefix("/*").removesuffix("*/").split())
+    events = tuple((kind.decode(), int(number)) for kind, number in _REGION_EVENT.findall(text))
+    for kind in ("entry", "exit"):
+        if content.startswith(f"{kind} bundle"):
+            return Trailer(kind, (), content)
+    if events:
+        return Trailer("regions", events, content)
+    return Trailer("other" if content else "", (), content)
 
 
 @dataclass(slots=True)
@@ -50,21 +74,20 @@ class Marks:
         labelled[list(labels)] = True
         return cls(np.zeros(len(empty), bool), np.zeros(len(empty), bool), labelled, empty)
 
-    def read_trailer(self, bundle: int, text: bytes) -> None:
+    def take_in(self, bundle: int, trailer: Trailer) -> None:
         """Take in the comment printed after bundle `bundle`."""
-        if _EXIT in text:
+        if trailer.kind == "exit":
             self.exit_bundle = bundle
-        for kind, number in _REGION_EVENT.findall(text):
-            region = int(number)
+        for kind, region in trailer.events:
             known = self.regions.get(region)
-            if kind == b"End":
+            if kind == "End":
                 self.ends[bundle] = True
                 if known is not None:
                     self.regions[region] = Region(region, known.start, bundle + 1)
                 continue
             self.starts[bundle] = True
             if known is None:
-                self.regions[region] = Region(region, bundle, bundle + 1 if kind != b"Start" else None)
+                self.regions[region] = Region(region, bundle, bundle + 1 if kind != "Start" else None)
 
     def target_of(self, region: int | None) -> int | None:
         """The bundle a branch to `region` goes to.

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 _SHAPE = re.compile(r"shape:\s*((\w+)\[([\d,\s<=]*)\])")
 _INDEX = re.compile(r"index:\s*(\d+)")
+_ALIAS = re.compile(r"may-alias:\s*\{([\d,\s]*)\}")
 _KIND = re.compile(r"kind:\s*(\w+)")
 
 # Bits per element as XLA names its types.
@@ -55,6 +56,11 @@ def shape_bytes(dtype: str, dimensions: tuple[int, ...]) -> int | None:
     return (elements * bits + 7) // 8
 
 
+def _aliases(text: str, own: int) -> tuple[int, ...]:
+    found = _ALIAS.search(text)
+    return tuple(int(n) for n in re.findall(r"\d+", found[1]) if int(n) != own) if found is not None else ()
+
+
 def call_operands(program: "FileProgram") -> list[HbmOperand]:
     """The operands and results of the call, by index."""
     found: list[HbmOperand] = []
@@ -69,7 +75,7 @@ def call_operands(program: "FileProgram") -> list[HbmOperand]:
         found.append(
             HbmOperand(
                 index=int(index[1]),
-                space=instruction.mnemonic.partition(".")[2],
+                space="" if "<" in instruction.mnemonic else instruction.mnemonic.partition(".")[2],
                 kind=kind[1] if kind is not None else "unknown",
                 shape=shape[1],
                 dtype=shape[2],
@@ -77,6 +83,7 @@ def call_operands(program: "FileProgram") -> list[HbmOperand]:
                 size_bytes=shape_bytes(shape[2], dimensions),
                 register=instruction.results[0],
                 bundle=instruction.bundle,
+                aliases=_aliases(text, int(index[1])),
             )
         )
     return sorted(found, key=lambda operand: operand.index)

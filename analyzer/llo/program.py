@@ -114,7 +114,11 @@ class Instruction:
     text: the instruction as printed, comments included.
     otherwise: the old value of a select `smov (!%p, %old), %new`: what the result is where
         `predicate` (as printed, here not %p) does not hold; `operands` is then (new,).
-    attributes: bracketed marks after the mnemonic, without brackets (`thread:$0`, `resolvable:$true`).
+    attributes: bracketed marks that are no operands, without brackets: `thread:$0`, `resolvable:$true`
+        after the mnemonic; `into:#allocation5` for the hint that ends some `scalar_lea`.
+    guard_position: how many operands are printed before the predicate.
+    target_bundle: the number in the old spelling `target bundleno = 160 (0xa0), region = 30`. It counts
+        bundles of another numbering: use target_region.
     """
 
     bundle: int
@@ -131,6 +135,8 @@ class Instruction:
     text: str
     otherwise: Operand | None = None
     attributes: tuple[str, ...] = ()
+    guard_position: int = 0
+    target_bundle: int | None = None
 
     def operand(self, name: str) -> Operand | None:
         """The operand printed after `/*name=*/`, or None."""
@@ -151,6 +157,8 @@ class HbmOperand:
     """An `inlined_call_operand.*`: what the caller passes to the kernel.
 
     shape: as printed (`bf16[92,16,7168]`); size_bytes is None for a dtype we do not know.
+    space: "hbm", "vmem", "smem", or "" for a scalar passed by value. aliases: operands that may share
+    its memory.
     """
 
     index: int
@@ -162,6 +170,7 @@ class HbmOperand:
     size_bytes: int | None
     register: Register
     bundle: int
+    aliases: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
