@@ -11,6 +11,7 @@ import sys
 import typer
 
 from analyzer.errors import INTERNAL, MegascopeError
+from analyzer.reports import OUTSIDE_FORMATS
 
 __version__ = "0.1.0"
 
@@ -37,12 +38,15 @@ def build_app() -> typer.Typer:
 
     @app.callback()
     def options(
-        version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+        version: bool = typer.Option(
+            False, "--version", callback=_version, is_eager=True, help="Print the version."
+        ),
     ) -> None:
         del version
 
+    OUTSIDE_FORMATS["html"] = "dashboard.export:report_html"
     for module in VERB_MODULES:
-        if importlib.util.find_spec(module) is None:  # TODO: drop once all verbs have landed
+        if importlib.util.find_spec(module) is None:  # not landed yet
             continue
         importlib.import_module(module).register(app)
     return app

@@ -1,10 +1,13 @@
 """The verbs of the analyzer: `report`."""
 
+import importlib
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from analyzer.reports import OUTSIDE_FORMATS
 
 FORMATS = ("text", "json", "md")
 
@@ -17,7 +20,7 @@ def register(app: typer.Typer) -> None:
 def report_verb(
     capture: Annotated[Path, typer.Argument(help="A capture, a dump folder or a bundles file.")],
     *,
-    output_format: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "text",
+    output_format: Annotated[str, typer.Option("--format", help="text, json, md or html.")] = "text",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write here instead.")] = None,
     chip: Annotated[str | None, typer.Option(help="tpu7x, v6e, v5p, v5e: where the dump is silent.")] = None,
     what_if: Annotated[
@@ -34,8 +37,9 @@ def report_verb(
     """Say what bounds the step, where the time goes, and which line to look at."""
     from analyzer.errors import UsageError
 
-    if output_format not in FORMATS:
-        raise UsageError(f"--format {output_format}", "no such format", f"Formats: {', '.join(FORMATS)}.")
+    formats = (*FORMATS, *OUTSIDE_FORMATS)
+    if output_format not in formats:
+        raise UsageError(f"--format {output_format}", "no such format", f"Formats: {', '.join(formats)}.")
     overrides, scenario = pairs("--what-if", what_if), pairs("--set", values)
 
     from analyzer.analysis import analyze
@@ -43,6 +47,10 @@ def report_verb(
 
     opened = open_capture(capture, program=program, chip=chip)
     analysis = analyze(opened, chip=chip, overrides=overrides, scenario=scenario, use_cache=not fresh)
+    if output_format in OUTSIDE_FORMATS:
+        module, function = OUTSIDE_FORMATS[output_format].split(":")
+        write(getattr(importlib.import_module(module), function)(capture, analysis), output)
+        return
     write(render(analysis.report, output_format, colour=output is None and sys.stdout.isatty()), output)
 
 

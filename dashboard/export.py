@@ -10,15 +10,18 @@ import os
 import tempfile
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dashboard import text
 from dashboard.bubbles import bubble_rows
 from dashboard.figures import LEGEND, shape_count, step_spec
 from dashboard.index import TimelineIndex
-from dashboard.loading import Loaded
+from dashboard.loading import Loaded, from_analysis
 from dashboard.palette import DARK, LIGHT
 from dashboard.wire import wire
+
+if TYPE_CHECKING:
+    from analyzer.analysis import Analysis
 
 WHOLE_SHAPES = 5000
 LAYER_SHAPES = 40_000  # over all layers together
@@ -45,6 +48,11 @@ def write_html(loaded: Loaded, path: Path, core: int | None = None) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def report_html(path: Path, analysis: "Analysis") -> str:
+    """The page of a capture already analyzed: what `megascope report --format html` writes."""
+    return render_html(from_analysis(path, analysis))
 
 
 def levels(loaded: Loaded, core: int | None = None) -> list[dict[str, Any]]:

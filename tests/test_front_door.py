@@ -1,0 +1,61 @@
+"""The command as a shell sees it: start-up cost, one-line errors, exit codes."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+HEAVY = ("jax", "pandas", "numpy", "pyarrow", "plotly", "dash", "flask")
+
+
+def megascope(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "megascope.py"), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+
+
+def test_help_lists_every_verb() -> None:
+    done = megascope("--help")
+    assert done.returncode == 0
+    for verb in ("compile", "report", "show", "dashboard"):
+        assert verb in done.stdout
+
+
+def test_help_imports_nothing_heavy() -> None:
+    probe = (
+        "import sys, megascope\n"
+        "app = megascope.build_app()\n"
+        f"print([m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_help_answers_in_under_a_second() -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        assert megascope("--help").returncode == 0
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(5)) < 1.0
+
+
+@pytest.mark.parametrize("verb", ["report", "show", "dashboard"])
+def test_missing_capture_is_one_line_and_exit_3(verb: str, tmp_path: Path) -> None:
+    done = megascope(verb, str(tmp_path / "nowhere"))
+    assert done.returncode == 3, done.stderr
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "nowhere" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_unknown_verb_is_a_usage_error() -> None:
+    assert megascope("frobnicate").returncode == 2
