@@ -52,9 +52,7 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
             source=str(urgent["source"]),
             bundles=view.bundle_range(urgent["bundle_first"], urgent["bundle_last"]),
             phase=str(urgent["phase"]),
-            layers=tuple(
-                dict.fromkeys(view.optional_int(copies["layer"].iloc[row]) for row, _, _ in members)
-            ),
+            layers=tuple(dict.fromkeys(layers[row] for row, _, _ in members)),
             count=len(members),
             evidence=(
                 f"{len(members)} stalls for {urgent['name'] or 'copies'} hold {duration(time)} in which"

@@ -38,7 +38,8 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
             count=len(waits),
             evidence=(
                 f"{len(waits)} stalls of {duration(time)} together,"
-                f" {duration(first.outstanding_ps or 0)} after the start of {first.transfer_name or 'the copy'} ({amount})",
+                f" {duration(first.outstanding_ps or 0)} after the start of"
+                f" {first.transfer_name or 'the copy'} ({amount})",
                 f"started at {first.transfer_source or 'an unknown line'}",
             ),
         )
@@ -46,7 +47,7 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
 
 RULE = Rule(
     identifier="MS104",
-    title="Store or local copy waited for right after start",
+    title="Store or local copy waited for at once",
     family="Exposed DMA waits",
     sees="A copy out of VMEM, or inside it, is started and waited for with next to no work in between.",
     costs="Its whole latency and transfer time lie open, though nothing may need it for a while.",

@@ -54,8 +54,8 @@ class TimelineBuilder:
     def receive(self, start, end, size=0, *, core=0, **more):
         return self._add(core, Track.ICI_RECV, Kind.COLLECTIVE, start, end, bytes=size, queue="ici", **more)
 
-    def wait(self, start, end, cause=None, *, core=0, **more):
-        return self._add(core, Track.WAIT, Kind.WAIT, start, end, cause=cause, **more)
+    def wait(self, start, end, cause=None, *, core=0, kind=Kind.WAIT, **more):
+        return self._add(core, Track.WAIT, kind, start, end, cause=cause, **more)
 
     def mxu(self, start, end, *, core=0, **more):
         return self._add(core, Track.MXU, Kind.MATRIX, start, end, **more)

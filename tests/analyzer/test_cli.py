@@ -113,8 +113,6 @@ def test_a_folder_that_cannot_be_written_gives_a_report_all_the_same(tmp_path, d
         (("report", "/nowhere/at/all"), 3, "does not exist"),
         (("report",), 2, "Missing argument"),
         (("report", ".", "--format", "pdf"), 2, "no such format"),
-        (("report", ".", "--what-if", "fast"), 2, "NAME=VALUE"),
-        (("report", ".", "--no-such-option"), 2, "No such option"),
     ],
 )
 def test_exit_codes(arguments, code, words):
@@ -134,13 +132,20 @@ def test_exit_codes(arguments, code, words):
         (("--set", "colour=1"), "no such scenario value"),
         (("--set", "pops.k.py:3=x"), "not an integer"),
         (("--program", "nothing"), "program nothing"),
+        (("--format", "pdf"), "no such format"),
+        (("--what-if", "fast"), "NAME=VALUE"),
     ],
 )
-def test_wrong_values_are_usage_errors(more, words, home, dump):
-    done = megascope("report", dump, *(() if "--chip" in more else ("--chip", "tpu7x")), *more, **home)
-    assert done.returncode == 2, done.stderr
-    assert words in done.stderr
-    assert len(done.stderr.strip().split("\n")) == 1
+def test_wrong_values_are_usage_errors(more, words, dump, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    app = typer.Typer()
+    cli.register(app)
+    app.command("other")(lambda: None)
+    chip = () if "--chip" in more else ("--chip", "tpu7x")
+    with pytest.raises(UsageError, match=words) as raised:
+        CliRunner().invoke(app, ["report", str(dump), *chip, *more], catch_exceptions=False)
+    assert raised.value.exit_code == 2
+    assert "\n" not in str(raised.value)
 
 
 def test_folders_and_files_without_bundles_name_the_cure(tmp_path, dump):
