@@ -12,7 +12,7 @@ from dashboard.loading import Loaded
 from dashboard.palette import theme
 from dashboard.places import window_of
 from dashboard.summary import METRICS, cells, gauge_spec, heat_spec, parts_spec, words_spec
-from dashboard.tokens import tokens_spec
+from dashboard.tokens import tokens_per_second, tokens_spec
 from dashboard.wire import wire
 
 KEY = "overview"
@@ -34,12 +34,11 @@ def layout(loaded: Loaded, identity: str) -> html.Div:
                     html.Section(
                         [
                             html.H2("HBM bandwidth used"),
-                            figure("gauge"),
+                            waiting(figure("gauge"), "gauge-loading"),
                             html.H2("What the step waits for"),
-                            figure("parts"),
+                            waiting(figure("parts"), "parts-loading"),
                             html.H2("Tokens per second"),
-                            _acceptance(),
-                            figure("tokens"),
+                            *_tokens(loaded),
                         ],
                         className="column-left",
                     ),
@@ -47,7 +46,7 @@ def layout(loaded: Loaded, identity: str) -> html.Div:
                         [
                             html.Div(
                                 [
-                                    html.H2("Phases by layer (click a cell to see it in the timeline)"),
+                                    html.H2("Where the step goes (click a cell to see it in the timeline)"),
                                     dcc.RadioItems(
                                         [
                                             {"label": f"{n} ({u})", "value": k}
@@ -85,10 +84,15 @@ def _sentence(loaded: Loaded, verdict: str | None) -> str:
     return f"{kernel}: a step takes {step} ({loaded.provenance}); {verdict or 'what bounds it is unknown'}."
 
 
-def _acceptance() -> html.Div:
+def _tokens(loaded: Loaded) -> list[Any]:
+    """The slider and the figure, or why there is none."""
+    if tokens_per_second(loaded.fact("step", "time_ps"), loaded.fact("capture", "batch"), 1) is None:
+        words = "Unknown: the capture does not say its batch size."
+        return [html.P(words, className="muted")]
     label = html.Label("accepted tokens per step", htmlFor="acceptance", className="muted")
     slider = dcc.Slider(1, 8, 1, value=1, id="acceptance", marks={i: str(i) for i in range(1, 9)})
-    return html.Div([label, html.Div(slider, className="slider")], className="slider-row")
+    row = html.Div([label, html.Div(slider, className="slider")], className="slider-row")
+    return [row, waiting(figure("tokens"), "tokens-loading")]
 
 
 def top_findings(loaded: Loaded, identity: str) -> Any:
