@@ -331,16 +331,13 @@ class BlockWriter:
             self.lines.append(f"{indent}return None")
             return
         source = self.c.program.blocks[self.block].start
-        if self._is_loop_head(target):
-            # first operand: entry, second: back edge
-            chosen = 1 if target <= source else 0
-        else:
-            # a merge after a skipped region; first operand: the branch that skips it
-            chosen = 0 if jump else 1
+        # At a loop head the first operand is the entry's, the second the back edge's; at a merge after a
+        # skipped region the first belongs to the branch that skips it.
+        second = target <= source if self._is_loop_head(target) else not jump
         copies = []
         for phi in self.c.scalar[target]:
             if phi.mnemonic in ("sphi", "pphi") and name_of(phi.results[0]) in self.c.live:
-                copies.append((name_of(phi.results[0]), self.atom(phi.operands[chosen], phi)))
+                copies.append((name_of(phi.results[0]), self.atom(phi.operands[int(second)], phi)))
         if copies:
             left, right = ", ".join(a for a, _ in copies), ", ".join(b for _, b in copies)
             self.lines.append(f"{indent}{left} = {right}")

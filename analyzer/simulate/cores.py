@@ -75,7 +75,7 @@ def run_all(
     Raises:
         UnbalancedError: the cores wait for each other for ever, or a semaphore does not end at zero.
     """
-    flags = _remote_flags(compiled, traces)
+    flags = remote_flags(compiled, traces)
     runs = []
     for trace in traces:
         given = options.get(trace.rank, RunOptions())
@@ -111,7 +111,7 @@ def _site(compiled: Compiled, run: CoreRun) -> Site:
     return compiled.sites[entry if isinstance(entry, int) else entry[0]]
 
 
-def _remote_flags(compiled: Compiled, traces: Sequence[CoreTrace]) -> frozenset[int]:
+def remote_flags(compiled: Compiled, traces: Sequence[CoreTrace]) -> frozenset[int]:
     """Semaphores that any core raises at another."""
     sites = compiled.sites
     found: set[int] = set()

@@ -259,8 +259,13 @@ class Layout:
     def _place_hbm(self) -> None:
         at = HBM_BASE
         for operand in self.program.operands:
-            if operand.space in ("vmem", "smem") or operand.space.startswith("<"):
+            if operand.space in ("vmem", "smem") or passed_by_value(operand):
                 continue
+            if operand.kind == "output" and operand.aliases:
+                shared = next((o for o in self.program.operands if o.index in operand.aliases), None)
+                if shared is not None and shared.register in self.operand_address:
+                    self.operand_address[operand.register] = self.operand_address[shared.register]
+                    continue
             size = -(-_padded_bytes(operand) // GRANULE)
             self.operand_address[operand.register] = at
             self.placed.append(Placed("hbm", at, size, f"operand {operand.index}", operand.index))
@@ -273,6 +278,11 @@ class Layout:
             raise UnsupportedProgramError(
                 self.program.path, "more than 64 GiB of HBM operands", "Compile the kernel for fewer layers"
             )
+
+
+def passed_by_value(operand: HbmOperand) -> bool:
+    """Is the operand a scalar in a register (`inlined_call_operand.<no memory space>`)?"""
+    return not operand.space or operand.space.startswith("<")
 
 
 def _padded_bytes(operand: HbmOperand) -> int:

@@ -5,7 +5,7 @@ what-ifs cost only the timing pass; `simulate` is the one-shot form.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from analyzer.llo.program import Program
 from analyzer.machine import Machine
 from analyzer.simulate.buffers import extent
 from analyzer.simulate.compiled import Compiled
-from analyzer.simulate.cores import UnbalancedError, run_all, run_mirrored
+from analyzer.simulate.cores import UnbalancedError, remote_flags, run_all, run_mirrored
 from analyzer.simulate.execute import Core, CoreTrace
 from analyzer.simulate.issue import IssueModel, MxuUse
 from analyzer.simulate.log import CoreLog
@@ -27,6 +27,8 @@ from analyzer.simulate.schedule import CoreRun, RunOptions
 from analyzer.simulate.spans import SpanWriter
 from analyzer.simulate.topology import hop_counter
 from analyzer.simulate.words import device_words
+
+AUTO_CORES = 8
 
 
 class Simulator:
@@ -71,7 +73,8 @@ class Simulator:
             overrides: machine parameters to change (`{"hbm.bandwidth": "x2"}`).
             without: phases that take no time.
             cores: "mirrored": one core, whose peers do the same at the same time. "all": every core of
-                the slice. "auto": mirrored, and all where a core does not receive what it sends.
+                the slice, all in the timeline. "auto": every core of slices of up to 8, the slowest in
+                the timeline; larger slices mirrored, or all where a core does not receive what it sends.
             rank: the core to simulate, when mirrored.
             scenarios: per rank, instead of `scenario` (all cores).
             delays_ps: per rank, how much later than the others it starts (all cores).
@@ -85,48 +88,56 @@ class Simulator:
         count = self.devices(scenario, facts)
         hops = hop_counter(facts.get("topology"), -(-count // machine.cores_per_chip))
         base = RunOptions(without=frozenset(without), hops=hops)
-        notes: list[str] = []
-        if cores != "all" and not scenarios and not delays_ps:
-            trace = self.trace(scenario, rank, machine.cores_per_chip)
+        trace = self.trace(scenario, rank, machine.cores_per_chip)
+        alone = count < 2 or not remote_flags(self.compiled, [trace])
+        different = bool(scenarios or delays_ps)
+        if cores == "mirrored" or alone or (cores == "auto" and count > AUTO_CORES and not different):
             try:
-                runs = [run_mirrored(self.compiled, trace, issue, machine, base)]
-                return self._result(runs, issue, machine, scenario, facts, mirrored=True, notes=notes)
+                run = run_mirrored(self.compiled, trace, issue, machine, base)
+                return self._result([run], issue, machine, scenario, facts, "mirrored", [])
             except UnbalancedError as error:
                 if cores == "mirrored" or count < 2:
                     raise
-                notes.append(f"all cores simulated: {error.fault}")
+                notes = [f"all cores simulated: {error.fault}"]
+        else:
+            notes = []
         traces = [
             self.trace((scenarios or {}).get(r, scenario), r, machine.cores_per_chip) for r in range(count)
         ]
         options = {r: replace(base, start=(delays_ps or {}).get(r, 0.0)) for r in range(count)}
         runs = run_all(self.compiled, traces, issue, machine, options)
-        return self._result(runs, issue, machine, scenario, facts, mirrored=False, notes=notes)
+        shown: Literal["slowest", "all"] = "slowest" if cores == "auto" and not different else "all"
+        return self._result(runs, issue, machine, scenario, facts, shown, notes)
 
     def devices(self, scenario: Scenario, facts: Mapping[str, Any]) -> int:
         """How many cores take part: the scenario, the capture, or the program says so; else 1."""
         return int(scenario.devices or facts.get("cores") or self.words.devices or 1)
 
-    def _result(
+    def _result(  # noqa: PLR0917
         self,
         runs: list[CoreRun],
         issue: IssueModel,
         machine: Machine,
         scenario: Scenario,
         facts: Mapping[str, Any],
-        *,
-        mirrored: bool,
+        peers: Literal["mirrored", "slowest", "all"],
         notes: list[str],
     ) -> Simulation:
         logs = {run.core.rank: run.log for run in runs}
-        first = runs[0].log
+        slowest = max(logs.values(), key=lambda log: (log.end, -log.rank))
+        first = slowest if peers == "slowest" else runs[0].log
+        shown = [first.rank] if peers == "slowest" else list(logs)
         executed, executed_bundles = self._executed(first)
         messages = [t for t in first.transfers if t.peer >= 0]
         exposed: Counter[str] = Counter()
         for _, start, end, _, context, _ in first.stalls:
             exposed[first.contexts[context][0]] += round(end - start)
-        peers = "mirrored: peers do the same at the same time" if messages else "none"
+        if peers == "mirrored":
+            treated = "mirrored: peers do the same at the same time" if messages else "none"
+        else:
+            treated = f"all {len(runs)} cores simulated"
         return Simulation(
-            build_timeline=lambda: self._timeline(logs, issue, machine, facts, mirrored=mirrored),
+            build_timeline=lambda: self._timeline(logs, shown, issue, machine, facts),
             step_time_ps=round(max(log.end for log in logs.values())),
             executed=executed,
             static_bundles=self.program.bundle_count,
@@ -140,7 +151,7 @@ class Simulator:
             scenario=ScenarioRecord(
                 scenario.name,
                 merge_assumptions([run.core.assumptions for run in runs]),
-                peers if mirrored else f"all {len(runs)} cores simulated",
+                treated,
                 scenario.devices or self.words.devices,
             ),
             machine=machine,
@@ -153,16 +164,16 @@ class Simulator:
     def _timeline(
         self,
         logs: Mapping[int, CoreLog],
+        shown: Sequence[int],
         issue: IssueModel,
         machine: Machine,
         facts: Mapping[str, Any],
-        *,
-        mirrored: bool,
     ) -> pd.DataFrame:
         writer = SpanWriter(self.compiled, issue, machine.cycle_ps, operand_names(facts), copy_tags(facts))
-        spans = {rank: writer.transfers(log) for rank, log in logs.items()}
-        for rank, log in logs.items():
-            received = writer.receipts(log, logs, mirrored=mirrored)
+        spans = {rank: writer.transfers(logs[rank]) for rank in shown}
+        for rank in shown:
+            log = logs[rank]
+            received = writer.receipts(log, logs)
             writer.waits(log, spans[rank], received)
             writer.work(log)
             writer.regions(log)

@@ -170,10 +170,13 @@ class SpanWriter:
     # -- transfers ------------------------------------------------------------------------------
 
     def transfers(self, log: CoreLog) -> list[int]:
-        """Rows of a core's copies and messages; gives the span of each transfer, in order."""
+        """Rows of a core's copies and messages; gives the span of each, in order, -1 in removed phases."""
         free = self._free_times(log)
         spans = []
         for index, transfer in enumerate(log.transfers):
+            if transfer.context in log.removed:
+                spans.append(-1)
+                continue
             place = self._place(log, transfer.context)
             bundle = self.compiled.sites[transfer.site].bundle
             common = place | {
@@ -234,12 +237,18 @@ class SpanWriter:
             **common,
         )
 
-    def receipts(self, log: CoreLog, senders: Mapping[int, CoreLog], *, mirrored: bool) -> list[int]:
-        """Rows of what a core receives; gives the span of each receipt, in order."""
+    def receipts(self, log: CoreLog, senders: Mapping[int, CoreLog]) -> list[int]:
+        """Rows of what a core receives; gives the span of each receipt, in order.
+
+        senders: logs of the cores that were simulated; of another, what it sends mirrors `log`.
+        """
         spans = []
         for sender, index, _ in log.receipts:
-            of = log if mirrored else senders[sender]
+            of = senders.get(sender, log) if len(senders) > 1 else log
             transfer = of.transfers[index]
+            if transfer.context in of.removed:
+                spans.append(-1)
+                continue
             flow = transfer.source_end - transfer.start
             start, end = round(transfer.end - flow), round(transfer.end)
             place = self._place(of, transfer.context) | {"core": log.rank}
@@ -313,7 +322,9 @@ class SpanWriter:
             what = "barrier"
             if cause >= 0:
                 span = receipt_spans[cause >> 1] if cause & 1 else transfer_spans[cause >> 1]
-                what = str(self.table.columns["name"][span])
+                if span < 0:  # of a removed phase
+                    span = None
+                what = "" if span is None else str(self.table.columns["name"][span])
             begin = round(start)
             self.table.add(
                 track=Track.WAIT,
