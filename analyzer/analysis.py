@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from analyzer import bubbles, cache, critical, findings, groups, metrics, view, waits
+from analyzer import bubbles, cache, critical, findings, groups, metrics, view, vmem, waits
 from analyzer.capture import Capture, open_capture
 from analyzer.errors import UsageError
 from analyzer.findings.base import Context
@@ -145,7 +145,7 @@ def _simulate(
         not_understood=(program.not_understood.count, len(program.instruction_opcode)),
         not_understood_samples=[text for _, text in program.not_understood.samples[:10]],
         operand_bytes=dict(result.operand_bytes),
-        vmem_used=result.vmem_used,
+        vmem_used=vmem.used_bytes(chosen.companions.get("vmem_report"), chosen.name),
         loop_trips=[asdict(trips) for trips in result.loop_trips],
         semaphores=result.semaphores,
         notes=list(result.notes),
@@ -231,6 +231,7 @@ def build(
             "capacity_bytes": machine.peaks.vmem_bytes,
             "provenance": "counted",
         },
+        "program": contract.program_entry(context.code, facts.loop_trips),
         "phases": [contract.phase_entry(phase) for phase in phases],
         "bubbles": [contract.bubble_entry(bubble) for bubble in listed],
         "bubbles_total": len(all_bubbles),

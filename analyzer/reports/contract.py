@@ -10,12 +10,14 @@ from typing import Any
 
 from analyzer.bubbles import TITLES, Bubble
 from analyzer.findings.base import Finding
+from analyzer.findings.code import Code
 from analyzer.groups import Group
 from analyzer.metrics import CoreTime, Hbm, Ici, Phase
 from analyzer.units import duration
 
 SCHEMA_VERSION = "1.0"
 BUBBLES_LISTED = 200
+LOOPS_LISTED = 100
 
 
 def bubble_entry(bubble: Bubble) -> dict[str, Any]:
@@ -130,6 +132,31 @@ def ici_entry(ici: Ici, per_core: Sequence[Ici], times: str, counts: str) -> dic
 def time_entry(time: CoreTime, provenance: str) -> dict[str, Any]:
     """How the reported core spent the step."""
     return asdict(time) | {"provenance": provenance}
+
+
+def program_entry(code: Code | None, loop_trips: list[dict[str, Any]]) -> dict[str, Any]:
+    """The compiled code in numbers; loops with most time of their own first."""
+    if code is None:
+        return {"spill_instructions": None, "spills_executed": None, "loops": []}
+    iterations = {trips["start"]: trips for trips in loop_trips}
+    spilled = code.bundle_of[code.program.spills]
+    return {
+        "spill_instructions": len(code.program.spills),
+        "spills_executed": int(code.executed[spilled].sum()),
+        "loops": [
+            {
+                "bundles": [loop.first, loop.last],
+                "source": loop.source or None,
+                "entries": iterations.get(loop.first, {}).get("entries"),
+                "iterations": loop.iterations,
+                "own_bundles": len(loop.own),
+                "executed_bundles": loop.executed,
+                "time_ps": loop.time_ps,
+                "provenance": "modelled",
+            }
+            for loop in code.loops[:LOOPS_LISTED]
+        ],
+    }
 
 
 def pair(bundles: tuple[int, int] | None) -> list[int] | None:
