@@ -11,9 +11,9 @@ from dashboard import components, security, text
 from dashboard.context import Context, split
 from dashboard.library import Library
 from dashboard.loading import Loader, load
-from dashboard.pages import captures, overview, post, timeline
+from dashboard.pages import bundles, captures, findings, overview, post, timeline
 
-PAGES: tuple[Any, ...] = (overview, timeline, post)
+PAGES: tuple[Any, ...] = (overview, timeline, findings, bundles, post)
 ASSETS = Path(__file__).parent / "assets"
 
 

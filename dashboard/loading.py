@@ -16,6 +16,7 @@ from dashboard.palette import Theme
 
 if TYPE_CHECKING:
     from analyzer.analysis import Analysis
+    from dashboard.listing import Listing
 
 
 @dataclass(slots=True)
@@ -39,6 +40,7 @@ class Loaded:
     analysis: "Analysis | None" = None
     _indexes: dict[int, TimelineIndex] = field(default_factory=dict)
     _bubbles: dict[int, pd.DataFrame] = field(default_factory=dict)
+    _listing: list["Listing"] = field(default_factory=list)
     _lock: Lock = field(default_factory=Lock)
 
     @property
@@ -53,6 +55,17 @@ class Loaded:
             if chosen not in self._indexes:
                 self._indexes[chosen] = build_index(self.timeline, chosen)
             return self._indexes[chosen]
+
+    def listing(self) -> "Listing":
+        """The program of the capture, read on first use.
+
+        Raises:
+            MegascopeError: the capture has no program, or its text cannot be read.
+        """
+        with self._lock:
+            if not self._listing:
+                self._listing.append(_read_listing(self.path))
+            return self._listing[0]
 
     def bubbles(self, core: int | None = None) -> pd.DataFrame:
         """HBM bubbles of one core, with the columns of `dashboard.bubbles.COLUMNS`."""
@@ -149,3 +162,15 @@ def _bubbles(analysis: "Analysis", core: int) -> pd.DataFrame:
         }
         for b in find_bubbles(analysis.core_step(core))
     )
+
+
+def _read_listing(path: Path) -> "Listing":
+    from analyzer.capture import open_capture
+    from analyzer.errors import DataAbsentError
+    from analyzer.llo.reader import read_program
+    from dashboard.listing import make_listing
+
+    if not path.exists():
+        raise DataAbsentError(path, "holds no compiled program", "Open a capture made by compile or record.")
+    capture = open_capture(path)
+    return make_listing(read_program(capture.kernel_program().bundles))
