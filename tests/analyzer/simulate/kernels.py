@@ -207,7 +207,7 @@ def all_to_all(*, interpret=False, rounds=3):
             return carry
 
         lax.fori_loop(0, rounds, body, 0)
-        copy = pltpu.make_async_copy(received.at[0, lax.rem(me + 1, CORES)], out, local)
+        copy = pltpu.make_async_copy(received.at[0, lax.rem(me + 1, CORES)], out.at[me * 7], local)
         copy.start()
         copy.wait()
 
@@ -215,7 +215,7 @@ def all_to_all(*, interpret=False, rounds=3):
         "all_to_all",
         kernel,
         [_f32(2048, 8, 256)],
-        _f32(8, 256),
+        _f32(4096, 8, 256),  # large, so that XLA leaves it in HBM
         [
             pltpu.VMEM((8, 256), jnp.float32),
             pltpu.VMEM((rounds, CORES, 8, 256), jnp.float32),
