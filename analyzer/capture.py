@@ -5,12 +5,10 @@ inferred, and says what is unknown.
 """
 
 import hashlib
-import json
 import os
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from analyzer.dump import (
@@ -25,26 +23,10 @@ from analyzer.dump import (
 )
 from analyzer.dump_chip import infer_chip
 from analyzer.dump_facts import describe_operands, read_module
-from analyzer.errors import InputError, UsageError
+from analyzer.errors import DataAbsentError, InputError, UsageError
+from analyzer.manifest import KINDS, SCHEMA_VERSION, compare_files, file_inside, read_manifest
 
-SCHEMA_VERSION = 1
-KINDS = ("compile", "record", "interpret")
 _HOW_TO_DUMP = "Make one with `megascope compile`, or point at the folder given to --xla_jf_dump_to"
-# Manifest fields that readers rely on, and the types they may have.
-_FIELDS: dict[str, type | tuple[type, ...]] = {
-    "kernel": (str, type(None)),
-    "program": (str, type(None)),
-    "chip": (str, type(None)),
-    "topology": (str, type(None)),
-    "cores": (int, type(None)),
-    "batch": (int, type(None)),
-    "probe_level": (str, type(None)),
-    "operands": list,
-    "facts": dict,
-    "files": dict,
-    "sources": list,
-    "notes": list,
-}
 
 
 @dataclass(slots=True)
@@ -87,7 +69,7 @@ class Capture:
         if self.kind in KINDS:
             for row in self.manifest.get("sources", []):
                 if row.get("path") == path:
-                    stored = _inside(self.path, row.get("file"))
+                    stored = file_inside(self.path, row.get("file"))
                     if stored.is_file():
                         return stored
         return Path(path) if Path(path).is_file() else None
@@ -139,10 +121,14 @@ def _open_folder(path: Path) -> Capture:
     if below:
         names = ", ".join(str(b.relative_to(path)) for b in below[:6])
         raise InputError(path, f"holds {len(below)} dumps ({names})", "Point at one of them.")
+    if any(path.glob("*.xplane.pb")) or any(path.glob("plugins/profile/*/*.xplane.pb")):
+        raise _trace(path)
     raise InputError(path, _what_instead(path), f"{_HOW_TO_DUMP}.")
 
 
 def _open_file(path: Path) -> Capture:
+    if path.name.endswith(".xplane.pb"):
+        raise _trace(path)
     if not is_bundles(path) or "schedule-analysis" in path.name:
         kind = pose(path) or "no final bundles, and nothing else that is known"
         raise InputError(
@@ -151,10 +137,27 @@ def _open_file(path: Path) -> Capture:
     return Capture(path, "dump", {}, path.parent, _programs=[program_of_file(path)])
 
 
+def _trace(path: Path) -> DataAbsentError:
+    """The error for a profiler's trace: it can be read, but nothing is reported on it yet.
+
+    Raises:
+        InputError: it cannot even be read; the message says what is wrong with it.
+    """
+    from analyzer.xplane.inputs import open_trace, tpu_planes
+
+    trace = open_trace(path)
+    cores = sum(len(tpu_planes(space)) for space in trace.spaces)
+    return DataAbsentError(
+        path,
+        f"is a profiler trace of {cores} TPU cores, and holds no bundles",
+        "Reports are made from bundles so far: point at the dump of the same program.",
+    )
+
+
 def _open_capture_folder(path: Path) -> Capture:
     manifest = read_manifest(path)
     notes = [str(n) for n in manifest["notes"]]
-    notes += _compare_files(path, manifest["files"])
+    notes += compare_files(path, manifest["files"])
     dump = path / "dump"
     if not dump.is_dir():
         raise InputError(path, "the capture has no dump folder", "It is damaged: compile again.")
@@ -162,90 +165,6 @@ def _open_capture_folder(path: Path) -> Capture:
     if not programs:
         raise InputError(dump, _what_instead(dump), "The capture is damaged: compile again.")
     return Capture(path, manifest["kind"], manifest, dump, notes, programs)
-
-
-def read_manifest(path: Path) -> dict[str, Any]:
-    """Read and check `manifest.json` of the capture folder `path`.
-
-    Raises:
-        InputError: not JSON, no manifest of ours, of a newer version, or with paths that leave the capture.
-    """
-    file = path / "manifest.json"
-    again = "Compile again, or point at its dump/ folder to read it without the manifest."
-    try:
-        manifest = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise InputError(file, f"is damaged, not JSON ({error})", again) from error
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("schema_version"), int):
-        raise InputError(file, "is not a manifest of a capture (no schema_version)", again)
-    if manifest["schema_version"] > SCHEMA_VERSION:
-        raise InputError(
-            file,
-            f"has schema version {manifest['schema_version']}; this megascope reads up to {SCHEMA_VERSION}",
-            "Update megascope.",
-        )
-    if manifest.get("kind") not in KINDS:
-        raise InputError(file, f"has the unknown kind {manifest.get('kind')!r}", again)
-    for name, types in _FIELDS.items():
-        default = types() if isinstance(types, type) else None
-        value = manifest.setdefault(name, default)
-        if not isinstance(value, types) or isinstance(value, bool):
-            raise InputError(file, f"is damaged: {name} is a {type(value).__name__}", again)
-    for row in [*manifest["operands"], *manifest["sources"]]:
-        if not isinstance(row, dict):
-            raise InputError(file, f"is damaged: an entry is a {type(row).__name__}", again)
-    for name in [*manifest["files"], *(r.get("file") for r in manifest["sources"])]:
-        _inside(path, name)
-    return manifest
-
-
-def _inside(root: Path, name: object) -> Path:
-    """`root/name`, refused where it leaves `root` (by `..`, an absolute path or a symbolic link)."""
-    pure = PurePosixPath(name) if isinstance(name, str) else None
-    path = root / str(pure)
-    if (
-        pure is None
-        or pure.is_absolute()
-        or ".." in pure.parts
-        or "\0" in str(pure)
-        or not path.resolve().is_relative_to(root.resolve())
-    ):
-        raise InputError(
-            root / "manifest.json",
-            f"names a file outside the capture ({name!r})",
-            "It is refused: do not trust it.",
-        )
-    return path
-
-
-def _compare_files(root: Path, files: Mapping[str, Any]) -> list[str]:
-    """Notes on files that are gone or differ from what the manifest says of them."""
-    missing, changed = [], []
-    for name, said in files.items():
-        path = _inside(root, name)
-        if not path.is_file():
-            missing.append(name)
-        elif isinstance(said, Mapping) and not _same(path, said):
-            changed.append(name)
-    notes = []
-    if missing:
-        notes.append(f"missing from the capture: {_list(missing)}")
-    if changed:
-        notes.append(
-            f"changed since the capture was written: {_list(changed)}; the results are of the changed files"
-        )
-    return notes
-
-
-def _same(path: Path, said: Mapping[str, Any]) -> bool:
-    if said.get("bytes") is not None and said["bytes"] != path.stat().st_size:
-        return False
-    with path.open("rb") as stream:
-        return said.get("sha256") in (None, hashlib.file_digest(stream, "sha256").hexdigest())
-
-
-def _list(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _what_instead(folder: Path) -> str:

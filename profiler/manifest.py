@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analyzer.capture import SCHEMA_VERSION
 from analyzer.dump import DumpProgram, choose_kernel, find_programs
 from analyzer.dump_facts import describe_operands, read_module, silent_copies
+from analyzer.manifest import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from profiler.compile import CompileRequest

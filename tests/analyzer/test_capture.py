@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.capture import SCHEMA_VERSION, open_capture, read_manifest
+from analyzer.capture import open_capture
 from analyzer.dump import bundle_count, find_programs
-from analyzer.errors import InputError, MegascopeError, UsageError
+from analyzer.errors import DataAbsentError, InputError, MegascopeError, UsageError
+from analyzer.manifest import SCHEMA_VERSION, read_manifest
 
 SHARED = Path(__file__).parents[2] / "../shared/data"
 KEY = "= control target key start\nLH: loop header\nCT: control target\n= control target key end\n\n"
@@ -451,6 +452,12 @@ class TestRealFiles:
         program = capture.kernel_program()
         assert (program.name, program.bundle_count) == ("matmul_optimized.1", 2705)
         assert capture.manifest["chip"] == "v6e"
+
+    def test_traces_are_told_apart_from_what_only_bears_their_name(self) -> None:
+        with pytest.raises(DataAbsentError, match="profiler trace of 4 TPU cores, and holds no bundles"):
+            open_capture(SHARED / "v6e-hostoffload")
+        with pytest.raises(InputError, match="is a Git LFS pointer"):
+            open_capture(SHARED / "bad-inputs" / "lfs_pointer.xplane.pb")
 
     def test_old_formats(self) -> None:
         for path in sorted((SHARED / "old-formats").iterdir()):

@@ -1,0 +1,144 @@
+"""Speed of reading an xplane: ours, jax's ProfileData, xprof's; each in a process of its own.
+
+    python benchmarks/xplane_read.py [--events 2000000] [--file FILE]
+
+Without --file a synthetic capture is written: one line, two stats per event. Prints events per second and
+peak memory of each reader; all three sum up the durations and count the values of one stat.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(PROJECT))
+READERS = ("ours", "profile_data", "xprof")
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def field(number: int, value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def write(path: Path, events: int) -> None:
+    """One device plane with a line of `events` events of 2 stats (an integer and a double)."""
+    import struct
+
+    line = bytearray(field(1, 7) + field(2, b"XLA Ops") + field(3, 1_700_000_000))
+    for i in range(events):
+        stats = field(4, field(1, 1) + field(4, i)) + field(
+            4, field(1, 2) + b"\x11" + struct.pack("<d", i * 0.5)
+        )
+        line += field(4, field(1, 1 + i % 50) + field(2, i * 1_250) + field(3, 1_000 + i % 7) + stats)
+    metadata = b"".join(
+        field(4, field(1, i) + field(2, field(1, i) + field(2, f"op.{i}".encode()))) for i in range(1, 51)
+    )
+    stats = b"".join(
+        field(5, field(1, i) + field(2, field(1, i) + field(2, name)))
+        for i, name in ((1, b"run_id"), (2, b"% util"))
+    )
+    plane = field(1, 2) + field(2, b"/device:TPU:0") + field(3, bytes(line)) + metadata + stats
+    path.write_bytes(field(1, plane))
+
+
+def read_ours(path: Path) -> tuple[int, int]:
+    from analyzer.xplane.space import read_space
+
+    events = with_stat = 0
+    for plane in read_space(path).planes:
+        for line in plane.lines:
+            for chunk in line.chunks():
+                events += len(chunk)
+                int(chunk.duration_ps.sum())
+                with_stat += int((chunk.numbers("% util") == chunk.numbers("% util")).sum())
+                chunk.integers("run_id")
+    return events, with_stat
+
+
+def read_profile_data(path: Path) -> tuple[int, int]:
+    from jax.profiler import ProfileData
+
+    events = with_stat = 0
+    for plane in ProfileData.from_file(str(path)).planes:
+        for line in plane.lines:
+            for event in line.events:
+                events += 1
+                with_stat += "% util" in dict(event.stats)
+    return events, with_stat
+
+
+def read_xprof(path: Path) -> tuple[int, int]:
+    from xprof.profile_data import ProfileData
+
+    events = with_stat = 0
+    for plane in ProfileData.from_file(str(path)).planes:
+        for line in plane.lines:
+            for event in line.events:
+                events += 1
+                with_stat += "% util" in dict(event.stats)
+    return events, with_stat
+
+
+def run(reader: str, path: Path) -> None:
+    started = time.perf_counter()
+    events, with_stat = {"ours": read_ours, "profile_data": read_profile_data, "xprof": read_xprof}[reader](
+        path
+    )
+    seconds = time.perf_counter() - started
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"events": events, "with_stat": with_stat, "seconds": seconds, "peak_mib": peak}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--events", type=int, default=2_000_000)
+    parser.add_argument("--file", type=Path)
+    parser.add_argument("--reader", choices=READERS)
+    arguments = parser.parse_args()
+    if arguments.reader:
+        run(arguments.reader, arguments.file)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = arguments.file
+        if path is None:
+            path = Path(folder) / "synthetic.xplane.pb"
+            write(path, arguments.events)
+        print(f"{path.stat().st_size / 1e6:.0f} MB")
+        for reader in READERS:
+            command = [sys.executable, __file__, "--reader", reader, "--file", str(path)]
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                check=False,
+                env=os.environ | {"JAX_PLATFORMS": "cpu"},
+            )
+            if done.returncode:
+                print(f"{reader:13} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+                continue
+            result = json.loads(done.stdout)
+            print(
+                f"{reader:13} {result['events'] / result['seconds']:>12,.0f} events/s  "
+                f"{result['seconds']:6.2f} s  peak {result['peak_mib']:6.0f} MiB  "
+                f"{result['events']:,} events, {result['with_stat']:,} with the stat"
+            )
+
+
+if __name__ == "__main__":
+    main()
