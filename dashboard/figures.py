@@ -16,6 +16,7 @@ from dashboard.index import Band, TimelineIndex, build_index
 from dashboard.lanes import LaneIndex, Marks, merge, resolution_for
 from dashboard.marks import Canvas, Slot, band_trace, label_trace, lane_trace, microseconds
 from dashboard.palette import LIGHT, Theme
+from dashboard.relations import overlay, relation
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -37,7 +38,8 @@ class View:
         columns: columns of detail in the visible window.
         peak, achievable: HBM bandwidth of one core in bytes per second; None if unknown.
         hidden: tracks not drawn.
-        badge: provenance shown on the figure.
+        selected: span to frame, with arrows to what it is tied to.
+        measuring: dragging selects a stretch instead of zooming.
     """
 
     window: tuple[int, int] | None = None
@@ -48,7 +50,8 @@ class View:
     peak: float | None = None
     achievable: float | None = None
     hidden: frozenset[str] = field(default_factory=frozenset)
-    badge: str = ""
+    selected: int | None = None
+    measuring: bool = False
 
     def visible(self, index: TimelineIndex) -> tuple[int, int]:
         """The visible range, never empty."""
@@ -117,6 +120,12 @@ def step_spec(index: TimelineIndex, view: View, bubbles: pd.DataFrame | None = N
     layout["xaxis"]["anchor"] = "y2"
     layout["yaxis"] = {**lanes_axis, "domain": [0.30, 1.0]}
     layout["yaxis2"] = {**rate_axis, "domain": [0.0, 0.25]}
+    if view.selected is not None:
+        found = relation(index, view.selected)
+        tracks = [lane.track for lane in index.lanes if lane.track not in view.hidden]
+        middles = dict(zip(tracks, lanes_axis["tickvals"][-len(tracks) :], strict=True))
+        frames, arrows = overlay(found, middles, view.theme) if found else ([], [])
+        shapes, notes = shapes + frames, notes + arrows
     layout["shapes"] = shapes
     layout["annotations"] = notes
     return {"data": traces + bandwidth_traces(index, view, "y2"), "layout": layout}
@@ -262,7 +271,8 @@ def base_layout(index: TimelineIndex, view: View) -> dict[str, Any]:
             "font": {"color": theme.text, "family": FONT, "size": 12},
             "namelength": -1,
         },
-        "dragmode": "zoom",
+        "dragmode": "select" if view.measuring else "zoom",
+        "selectdirection": "h",
         "showlegend": False,
         "uirevision": "step",
         "xaxis": {

@@ -47,7 +47,7 @@ def make_listing(program: "FileProgram", executed: np.ndarray | None = None) -> 
 
 
 def rows(listing: Listing, start: int, count: int = PAGE) -> list[dict[str, Any]]:
-    """Bundles [start, start + count): number, used (share per unit), instructions, sources, ran, loop depth."""
+    """Bundles [start, start + count): number, unit use, instructions, sources, times run, loop depth."""
     program = listing.program
     out = []
     for bundle in range(max(0, start), min(program.bundle_count, start + count)):

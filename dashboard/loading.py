@@ -100,7 +100,6 @@ class Loaded:
             theme=theme,
             peak=self.fact("hbm", "peak_bytes_per_s"),
             achievable=self.fact("hbm", "achievable_bytes_per_s"),
-            badge=self.provenance,
             **more,
         )
 

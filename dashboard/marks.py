@@ -108,6 +108,8 @@ def bar(
         "width": np.asarray(height, np.float64),
         "hovertext": hover,
         "hoverinfo": "text",
+        "selected": {"marker": {"opacity": 1}},
+        "unselected": {"marker": {"opacity": 1}},
         "marker": {"line": {"width": 0}, **marker},
         **more,
     }

@@ -1,5 +1,6 @@
 """The timeline page: lanes, bandwidth and bubbles of one core over one step."""
 
+from dataclasses import replace
 from typing import Any
 
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
@@ -9,9 +10,10 @@ from dashboard import text
 from dashboard.bubbles import bubble_rows
 from dashboard.components import GRAPH_CONFIG, facts, legend, panel, waiting
 from dashboard.context import Context
-from dashboard.figures import LEGEND, shape_count, step_spec
+from dashboard.figures import LEGEND, View, shape_count, step_spec
 from dashboard.index import TimelineIndex
 from dashboard.loading import Loaded
+from dashboard.pages import timeline_tools
 from dashboard.palette import theme
 from dashboard.summary import words_spec
 from dashboard.wire import wire
@@ -51,9 +53,12 @@ def layout(loaded: Loaded, identity: str) -> html.Div:
                 dcc.Graph(id="timeline", className="timeline-graph", config=GRAPH_CONFIG, responsive=True),
                 "timeline-loading",
             ),
+            html.Div(id="timeline-detail", className="detail", role="status"),
             html.Div(id="timeline-note", className="note"),
             bubble_section(loaded, index.core),
             dcc.Store(id="window"),
+            dcc.Store(id="selected"),
+            dcc.Store(id="search-place"),
         ],
         className="page page-timeline",
     )
@@ -87,6 +92,7 @@ def toolbar(loaded: Loaded, index: TimelineIndex) -> html.Div:
                 className="checks",
                 style={} if any(lane.track == "scalar" for lane in index.lanes) else {"display": "none"},
             ),
+            *timeline_tools.tools(),
             html.Button("−", id="zoom-out", title="Zoom out (key −)", **{"data-key": "-"}),
             html.Button("+", id="zoom-in", title="Zoom in (key +)", **{"data-key": "+"}),
             legend(keys),
@@ -132,6 +138,7 @@ def bubble_table(rows: list[dict[str, Any]]) -> html.Table:
 
 def register(app: Dash, context: Context) -> None:
     """Callbacks of the page."""
+    timeline_tools.register(app, context)
     app.clientside_callback(
         ClientsideFunction("megascope", "window"),
         Output("window", "data"),
@@ -150,21 +157,26 @@ def register(app: Dash, context: Context) -> None:
         Input("core", "value"),
         Input("theme", "data"),
         Input("more-lanes", "value"),
+        Input("selected", "data"),
+        Input("measure", "value"),
         State("url", "pathname"),
     )
-    def draw(
-        window: dict[str, Any] | None,
-        core: int | None,
-        theme_name: str | None,
-        more: list[str] | None,
-        pathname: str,
-    ) -> tuple[Any, Any]:
+    def draw(*values: Any) -> tuple[Any, Any]:
+        window, core, theme_name, more, selected, measuring, pathname = values
         try:
             loaded = context.loaded(pathname)
         except MegascopeError as error:
             return words_spec(f"{error.fault}. {error.cure}", theme(theme_name)), ""
-        hidden = OPTIONAL - set(more or ())
-        return draw_window(loaded, parse_window(window), core, theme_name, hidden)
+        view = loaded.view(
+            theme(theme_name),
+            parse_window(window),
+            margin=0.5,
+            max_shapes=MAX_SHAPES,
+            hidden=OPTIONAL - set(more or ()),
+            selected=selected if isinstance(selected, int) else None,
+            measuring=bool(measuring),
+        )
+        return draw_window(loaded, core, view)
 
     @app.callback(
         Output("bubbles", "children"),
@@ -188,20 +200,13 @@ def parse_window(window: Any) -> tuple[int, int] | None:
     return (start, end) if start < end else None
 
 
-def draw_window(
-    loaded: Loaded,
-    window: tuple[int, int] | None,
-    core: int | None,
-    theme_name: str | None,
-    hidden: frozenset[str] = OPTIONAL,
-) -> tuple[dict[str, Any], str]:
+def draw_window(loaded: Loaded, core: int | None, view: View) -> tuple[dict[str, Any], str]:
     """(figure for the wire, note under it)."""
     index = loaded.index(core)
-    if window:
+    if view.window:
         room = (index.end - index.start) // 20 + 1
-        start, end = max(window[0], index.start - room), min(window[1], index.end + room)
-        window = (start, end) if start < end else None
-    view = loaded.view(theme(theme_name), window, margin=0.5, max_shapes=MAX_SHAPES, hidden=hidden)
+        start, end = max(view.window[0], index.start - room), min(view.window[1], index.end + room)
+        view = replace(view, window=(start, end) if start < end else None)
     spec = step_spec(index, view, loaded.bubbles(index.core))
     start, end = view.visible(index)
     spec["layout"]["xaxis"]["uirevision"] = f"{start}:{end}"

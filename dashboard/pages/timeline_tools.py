@@ -1,0 +1,121 @@
+"""Tools of the timeline page: what a clicked span has to do with others, search, and measuring a stretch."""
+
+from typing import Any
+
+import pandas as pd
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+
+from analyzer.errors import MegascopeError
+from dashboard import text
+from dashboard.components import link
+from dashboard.context import Context
+from dashboard.relations import describe, measure, relation, search
+
+
+def tools() -> list[Any]:
+    """Search and measure, for the toolbar."""
+    return [
+        dcc.Input(
+            id="search",
+            placeholder="search name or source",
+            debounce=True,
+            className="control",
+        ),
+        html.Button("Next", id="search-next", title="Show the next match"),
+        dcc.Checklist([{"label": "measure", "value": "measure"}], [], id="measure", className="checks"),
+    ]
+
+
+def register(app: Dash, context: Context) -> None:
+    """Callbacks of the tools; they write the line under the figure."""
+
+    @app.callback(
+        Output("selected", "data"),
+        Output("timeline-detail", "children"),
+        Input("timeline", "clickData"),
+        Input("timeline", "selectedData"),
+        State("core", "value"),
+        State("url", "pathname"),
+        prevent_initial_call=True,
+    )
+    def select(click: Any, selected: Any, core: int | None, pathname: str) -> tuple[Any, Any]:
+        try:
+            loaded = context.loaded(pathname)
+        except MegascopeError:
+            return no_update, no_update
+        index = loaded.index(core)
+        if any(t["prop_id"] == "timeline.selectedData" for t in ctx.triggered):
+            chosen = _range(selected)
+            return (no_update, no_update) if chosen is None else (None, _measured(measure(index, *chosen)))
+        span = _span(click)
+        found = None if span is None else relation(index, span)
+        if found is None:
+            return None, ""
+        identity = context.identity(pathname)
+        low, high = found.window
+        room = (high - low) // 4 + 1000
+        where = link(identity, "timeline", **{"from": max(0, low - room), "to": high + room})
+        parts: list[Any] = [" · ".join(describe(found)), " ", html.A("zoom to it", href=where)]
+        first = found.row["bundle_first"]
+        if not pd.isna(first):
+            parts += [" ", dcc.Link("bundles", href=link(identity, "bundles", bundle=f"{int(first):#x}"))]
+        return span, html.Span(parts)
+
+    @app.callback(
+        Output("window", "data", allow_duplicate=True),
+        Output("timeline-detail", "children", allow_duplicate=True),
+        Output("search-place", "data"),
+        Output("selected", "data", allow_duplicate=True),
+        Input("search", "value"),
+        Input("search-next", "n_clicks"),
+        State("search-place", "data"),
+        State("core", "value"),
+        State("url", "pathname"),
+        prevent_initial_call=True,
+    )
+    def find(*values: Any) -> tuple[Any, Any, Any, Any]:
+        words, _, place, core, pathname = values
+        nothing = (no_update, no_update, no_update, no_update)
+        if not words:
+            return nothing
+        try:
+            index = context.loaded(pathname).index(core)
+        except MegascopeError:
+            return nothing
+        matches = search(index, str(words))
+        if not matches:
+            return no_update, f"Nothing in this core is called “{text.shorten(words, 60)}”.", 0, None
+        current = int(place or 0) % len(matches) if ctx.triggered_id == "search-next" else 0
+        span, start, end = matches[current]
+        room = max(3 * (end - start), 2_000_000)
+        window = {"start": max(index.start, start - room), "end": min(index.end, end + room)}
+        many = f"first {len(matches)}" if len(matches) == 200 else str(len(matches))
+        found = relation(index, span)
+        about = " · ".join(describe(found)) if found else ""
+        return window, f"Match {current + 1} of {many}: {about}", current + 1, span
+
+
+def _span(click: Any) -> int | None:
+    try:
+        span = int(click["points"][0]["customdata"])
+    except (TypeError, KeyError, IndexError, ValueError):
+        return None
+    return span if span >= 0 else None
+
+
+def _range(selected: Any) -> tuple[int, int] | None:
+    try:
+        low, high = sorted(float(v) for v in selected["range"]["x"])
+    except (TypeError, KeyError, ValueError):
+        return None
+    return (round(low * 1e6), round(high * 1e6)) if high > low else None
+
+
+def _measured(found: dict[str, float]) -> str:
+    seconds = found["length_ps"] * 1e-12
+    return (
+        f"Measured {text.duration(found['length_ps'])}: HBM read {text.size(found['read_bytes'])} at "
+        f"{text.rate(found['read_bytes'] / seconds)}, written {text.size(found['written_bytes'])}; "
+        f"transfer in flight {text.percent(found['hbm_read'])}, matrix {text.percent(found['mxu'])}, "
+        f"vector {text.percent(found['vector'])}, waiting {text.percent(found['wait'])}"
+    )
