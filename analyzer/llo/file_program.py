@@ -131,6 +131,28 @@ class FileProgram(Program):
         return flow.read_trailer(self.data[self.columns.body_end[bundle] : self.columns.window_end[bundle]])
 
     @cached_property
+    def pointer_moves(self) -> list[int]:
+        """Indices of the `int_to_ptr` that move: their result is another register than their operand."""
+        moves = []
+        for index in self.find(lambda opcode: opcode.startswith("int_to_ptr")):
+            instruction = self.instruction(index)
+            source = instruction.operands[0] if instruction.operands else None
+            target = instruction.results[0] if instruction.results else None
+            if target is None:
+                continue
+            if not isinstance(source, Register) or source.kind != "s" or source.physical != target.physical:
+                moves.append(index)
+        return moves
+
+    @cached_property
+    def empty(self) -> np.ndarray:
+        """bool[B]: bundles that the compiler counts as empty: nothing in them but pseudo-instructions."""
+        real = np.array([unit is not Unit.PSEUDO for unit in self.opcode_units], dtype=bool)
+        taken = real[self.instruction_opcode] if len(real) else np.zeros(0, bool)
+        taken[self.pointer_moves] = True
+        return np.bincount(self.instruction_bundle[taken], minlength=self.bundle_count) == 0
+
+    @cached_property
     def marker_names(self) -> dict[int, str]:
         """Scope names by marker id, from the trace-markers files beside the program."""
         return read_marker_names(Path(self.path))

@@ -108,15 +108,9 @@ def _count_mask_constants(program: "FileProgram", out: np.ndarray) -> None:
 
 
 def _count_pointer_moves(program: "FileProgram", out: np.ndarray) -> None:
-    """`int_to_ptr` costs a scalar slot where its result is another register than its operand."""
-    for i in program.find(lambda opcode: opcode.startswith("int_to_ptr")):
-        instruction = program.instruction(i)
-        source = instruction.operands[0] if instruction.operands else None
-        target = instruction.results[0] if instruction.results else None
-        if target is not None and not (
-            isinstance(source, Register) and source.kind == "s" and source.physical == target.physical
-        ):
-            out[instruction.bundle, _INDEX["SALU"]] += 1
+    """`int_to_ptr` costs a scalar slot where it moves a register."""
+    for index in program.pointer_moves:
+        out[program.instruction_bundle[index], _INDEX["SALU"]] += 1
 
 
 def _count_spills(program: "FileProgram", out: np.ndarray) -> None:

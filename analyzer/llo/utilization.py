@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from analyzer.errors import InputError
+from analyzer.llo.textfile import read_text
 
 # The older column set, and what each column is called now.
 OLD_NAMES = {"LOAD": "VLOAD", "STORE": "VSTORE"}
@@ -32,11 +33,7 @@ def read_utilization(path: Path) -> Utilization:
     Raises:
         InputError: it is missing, unreadable, or of another form.
     """
-    try:
-        text = path.read_text("utf-8", "replace")
-    except OSError as error:
-        raise InputError(path, f"cannot be read ({error.strerror or error})", "Check the path") from error
-    lines = text.splitlines()
+    lines = read_text(path).splitlines()
     if not lines or not lines[0].startswith("== CAP"):
         raise InputError(path, "is not a utilization file (no == CAPACTIY: header)", _CURE)
     try:

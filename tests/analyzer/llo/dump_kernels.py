@@ -10,6 +10,7 @@ not every kernel supports every chip.
 """
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
@@ -221,7 +222,7 @@ def all_gather() -> Built:
 def philox() -> Built:
     from jax.experimental.pallas.ops.tpu.random import philox as op
 
-    return lambda key: op.philox_4x32_count(key, (512, 512), "uint32"), _args(((2,), "uint32"))
+    return lambda key: op.philox_random_bits(key, 32, (512, 512)), _args(((2,), "uint32"))
 
 
 def elementwise() -> Built:
@@ -284,11 +285,12 @@ def gather_scatter() -> Built:
 
     def kernel(index, table, o, buffer, sem):
         def row(i, _):
-            copy = pltpu.make_async_copy(
-                table.at[pl.ds(index[i], 1), pl.ds(0, 256)], buffer.at[pl.ds(i % 8, 1)], sem.at[i % 2]
-            )
-            copy.start()
-            copy.wait()
+            with jax.named_scope("fetch"):
+                copy = pltpu.make_async_copy(
+                    table.at[pl.ds(index[i], 1), pl.ds(0, 256)], buffer.at[pl.ds(i % 8, 1)], sem.at[i % 2]
+                )
+                copy.start()
+                copy.wait()
 
             @pl.when(index[i] % 3 == 0)
             def _():
@@ -296,7 +298,8 @@ def gather_scatter() -> Built:
                     o[pl.ds(j, 1), :] = o[pl.ds(j, 1), :] + buffer[pl.ds(i % 8, 1), :] * jnp.float32(index[j])
                     return carry
 
-                lax.fori_loop(0, index[i], inner, 0)
+                with jax.named_scope("accumulate"):
+                    lax.fori_loop(0, index[i], inner, 0)
 
             return 0
 
@@ -399,22 +402,20 @@ def compile_one(chip: str, kernel: str) -> None:
     import jax
     import numpy as np
     from jax.experimental import topologies
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     jax.config.update("jax_enable_compilation_cache", False)
     topology = topologies.get_topology_desc(platform="tpu", topology_name=TOPOLOGIES[chip])
     function, specs = KERNELS[kernel]()
-    if kernel == "all_gather":
-        mesh = Mesh(np.array(topology.devices), ("x",))
-        sharding = NamedSharding(mesh, PartitionSpec("x"))
-        plain = function
-
-        def function(x):
-            return plain(mesh, x)
-    else:
-        sharding = SingleDeviceSharding(topology.devices[0])
+    whole = kernel == "all_gather"
+    mesh = Mesh(np.array(topology.devices if whole else topology.devices[:1]), ("x",))
+    sharding = NamedSharding(mesh, PartitionSpec("x") if whole else PartitionSpec())
     specs = tuple(jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding) for s in specs)
-    jax.jit(function).lower(*specs).compile()
+    bound = (lambda *args: function(mesh, *args)) if whole else function
+    # Some kernels ask what device they are lowered for: the mesh knows, this process has only a CPU.
+    with contextlib.nullcontext() if whole else jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        lowered = jax.jit(bound).lower(*specs)
+    lowered.compile()
 
 
 def child_environment(folder: Path, regions: bool, annotated: bool, all_passes: bool) -> dict[str, str]:
@@ -422,6 +423,7 @@ def child_environment(folder: Path, regions: bool, annotated: bool, all_passes: 
     flags = [f"--xla_jf_dump_to={folder}", "--xla_jf_dump_llo_text=true"]
     if not all_passes:
         flags.append(f"--xla_jf_dump_llo_pass_label_regex={LABELS}")
+    flags.append("--xla_jf_dump_llo_static_gaps=true")
     if regions:
         flags.append("--xla_enable_custom_call_region_trace=true")
     if annotated:
@@ -429,6 +431,7 @@ def child_environment(folder: Path, regions: bool, annotated: bool, all_passes: 
     return os.environ | {
         "TPU_SKIP_MDS_QUERY": "1",
         "JAX_PLATFORMS": "cpu",
+        "JAX_TRACEBACK_FILTERING": "off",
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         "LIBTPU_INIT_ARGS": " ".join(flags),
     }
