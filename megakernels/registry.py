@@ -29,4 +29,6 @@ class _LazyBuilders(Mapping[str, Builder]):
 
 # Name on the command line to builder. A builder takes keyword options, each with a default; the compile
 # command offers `level` and `cores` to those that take them.
-KERNELS: Mapping[str, Builder] = _LazyBuilders({"mlp": "megakernels.mlp.build"})
+KERNELS: Mapping[str, Builder] = _LazyBuilders(
+    {"mlp": "megakernels.mlp.build", "qwen": "megakernels.qwen.build"}
+)
