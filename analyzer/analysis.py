@@ -1,74 +1,56 @@
 """From a capture to everything that is known about it: simulate, fold, look for faults, keep the result.
 
 `analyze` is what reports, the dashboard and `diff` call. What it works out is kept beside the capture
-(analyzer/cache.py) and rebuilt when an input, the code, the machine file or the scenario changes.
+(analyzer/cache.py) and rebuilt when an input, the code, the machine file or the scenario changes. Nothing
+heavy is imported until something has to be worked out: a report from the cache takes a fraction of a second.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pandas as pd
-
-from analyzer import bubbles, cache, critical, findings, groups, metrics, view, vmem, waits
+from analyzer import cache
 from analyzer.capture import Capture, open_capture
 from analyzer.errors import UsageError
-from analyzer.findings.base import Context
+from analyzer.machine import load_machine
 from analyzer.options import scenario_of
-from analyzer.reports import contract
-from analyzer.view import CoreStep
 
 if TYPE_CHECKING:
-    from analyzer.llo.program import Program
-    from analyzer.machine.model import Machine
+    import pandas as pd
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Facts:
-    """What is known beside the timeline. None is unknown.
-
-    Attributes:
-        executed: int64[B], how often each bundle ran on the reported core.
-        assumed_values: every value that was assumed to get the timeline.
-        not_understood: (instructions not understood, of how many), with samples.
-        transfers_visible: False if the source of the timeline cannot see copies and messages.
-    """
-
-    static_bundles: int | None = None
-    executed_bundles: int | None = None
-    executed: Any = None
-    scenario: str | None = None
-    assumed_values: list[dict[str, Any]] = field(default_factory=list)
-    not_understood: tuple[int, int] | None = None
-    not_understood_samples: list[str] = field(default_factory=list)
-    operand_bytes: dict[int, tuple[int, int]] | None = None
-    vmem_used: int | None = None
-    transfers_visible: bool = True
-    loop_trips: list[dict[str, Any]] = field(default_factory=list)
-    semaphores: dict[int, dict[int, int]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    from analyzer.view import CoreStep
 
 
 @dataclass(slots=True, eq=False)
 class Analysis:
-    """The result. report is the JSON contract; timeline the table of spans.
+    """The result.
 
     Attributes:
+        report: the JSON contract.
+        spans: the timeline, or the bytes it is kept as until somebody asks for it.
         core: the reported core: the one that ends last.
         step: the reported step: the median one where there are several.
         from_cache: whether nothing had to be worked out.
     """
 
     report: dict[str, Any]
-    timeline: pd.DataFrame
+    spans: "pd.DataFrame | bytes"
     core: int
     step: int
     from_cache: bool = False
 
-    def core_step(self, core: int | None = None, step: int | None = None) -> CoreStep:
+    @property
+    def timeline(self) -> "pd.DataFrame":
+        """The table of spans (analyzer/timeline.py)."""
+        if isinstance(self.spans, bytes):
+            self.spans = cache.unpack(self.spans)
+        return self.spans
+
+    def core_step(self, core: int | None = None, step: int | None = None) -> "CoreStep":
         """One core in one step; by default the reported ones."""
+        from analyzer import view
+
         return view.core_step(
             self.timeline, self.core if core is None else core, self.step if step is None else step
         )
@@ -107,175 +89,21 @@ def analyze(
         raise UsageError(
             opened.path, "does not say which chip it was compiled for", "Give one: --chip tpu7x."
         )
-    from analyzer.machine import load_machine
-
     machine = load_machine(str(name)).with_overrides(dict(overrides or {}))
+    wanted = scenario_of(scenario or {})
     key = cache.key_of(opened, machine, scenario or {})
     store = cache.Store(opened, key, variant=bool(overrides or scenario))
     if use_cache:
         found = store.load()
         if found is not None:
-            report, timeline = found
+            report, packed = found
             reported = report["reported"]
-            return Analysis(report, timeline, reported["core"], reported["step"], from_cache=True)
-    timeline, facts, program = _simulate(opened, machine, scenario or {})
-    analysis = build(timeline, facts, opened, machine, program)
-    trouble = store.save(analysis.report, analysis.timeline)
+            return Analysis(report, packed, reported["core"], reported["step"], from_cache=True)
+    from analyzer import fold
+
+    timeline, facts, program = fold.model(opened, machine, wanted)
+    report, core, step = fold.build(timeline, facts, opened, machine, program)
+    trouble = store.save(report, timeline)
     if trouble:
-        analysis.report["notes"].append(trouble)
-    return analysis
-
-
-def _simulate(
-    capture: Capture, machine: "Machine", scenario: Mapping[str, str]
-) -> tuple[pd.DataFrame, Facts, "Program"]:
-    """The modelled timeline of a capture and what the simulator counted on the way."""
-    from analyzer.llo.reader import read_program
-    from analyzer.simulate import simulate
-
-    chosen = capture.kernel_program()
-    program = read_program(chosen.bundles)
-    result = simulate(program, machine, scenario=scenario_of(scenario), facts=capture.manifest)
-    facts = Facts(
-        static_bundles=program.bundle_count,
-        executed_bundles=result.executed_bundles,
-        executed=np.asarray(result.executed, dtype=np.int64),
-        scenario=result.scenario.name,
-        assumed_values=[asdict(value) for value in result.scenario.assumed],
-        not_understood=(program.not_understood.count, len(program.instruction_opcode)),
-        not_understood_samples=[text for _, text in program.not_understood.samples[:10]],
-        operand_bytes=dict(result.operand_bytes),
-        vmem_used=vmem.used_bytes(chosen.companions.get("vmem_report"), chosen.name),
-        loop_trips=[asdict(trips) for trips in result.loop_trips],
-        semaphores=result.semaphores,
-        notes=list(result.notes),
-    )
-    return result.timeline, facts, program
-
-
-def build(
-    timeline: pd.DataFrame, facts: Facts, capture: Capture, machine: "Machine", program: "Program | None"
-) -> Analysis:
-    """Fold a timeline into a report."""
-    step = _reported_step(timeline)
-    cores = view.cores(timeline) or [0]
-    views = [view.core_step(timeline, core, step) for core in cores]
-    reported = max(views, key=lambda one: (int(one.program[-1, 1]) if len(one.program) else -1, -one.core))
-    peak = machine.peaks.hbm_bytes_per_s
-    visible = facts.transfers_visible
-    hbm = {one.core: metrics.hbm(one, peak, visible=visible) for one in views}
-    ici = {one.core: metrics.ici(one, visible=visible) for one in views}
-    time = metrics.core_time(reported)
-    phases = metrics.phases(reported, transfers_visible=visible)
-    all_bubbles = bubbles.find_bubbles(reported) if visible else []
-    all_waits = waits.exposed_waits(reported)
-    path = critical.critical_path(reported)
-    parts = critical.totals(reported, path)
-    bound, sentence = critical.verdict(reported, parts)
-    context = Context(
-        core=reported,
-        others=[one for one in views if one is not reported],
-        hbm=hbm[reported.core],
-        ici=ici[reported.core],
-        time=time,
-        phases=phases,
-        bubbles=all_bubbles,
-        waits=all_waits,
-        program=program,
-        executed=facts.executed,
-        cycle_ps=machine.cycle_ps,
-        hbm_rate=machine.parameters["hbm.bandwidth"].value if "hbm.bandwidth" in machine.parameters else None,
-        operand_bytes=facts.operand_bytes,
-        vmem_used=facts.vmem_used,
-        vmem_capacity=machine.peaks.vmem_bytes,
-        facts=dict(capture.manifest)
-        | {"identical_recompiles": list(getattr(capture.kernel_program(), "identical", ()))},
-        target=str(capture.path),
-    )
-    found = findings.look(context)
-    provenance = context.provenance
-    listed = sorted(all_bubbles, key=lambda b: (-b.duration_ps, b.start_ps))[: contract.BUBBLES_LISTED]
-    manifest = capture.manifest
-    report: dict[str, Any] = {
-        "schema_version": contract.SCHEMA_VERSION,
-        "notes": _notes(capture, machine, facts, views, timeline),
-        "capture": {
-            "path": str(capture.path),
-            "kind": capture.kind,
-            "kernel": manifest.get("kernel"),
-            "program": capture.kernel_program().name,
-            "model": manifest.get("model"),
-            "chip": machine.chip,
-            "topology": manifest.get("topology"),
-            "cores": manifest.get("cores"),
-            "batch": manifest.get("batch"),
-            "probe_level": manifest.get("probe_level"),
-        },
-        "reported": {"core": reported.core, "step": step, "cores_in_timeline": len(cores)},
-        "step": {
-            "time_ps": reported.window_ps,
-            "provenance": provenance,
-            "executed_bundles": facts.executed_bundles,
-            "static_bundles": facts.static_bundles,
-            "bound_by": bound,
-            "verdict": sentence,
-            "critical_path": {part.replace(" ", "_") + "_ps": value for part, value in parts.items()},
-        },
-        "time": contract.time_entry(time, provenance),
-        "hbm": contract.hbm_entry(
-            hbm[reported.core], list(hbm.values()), context.hbm_rate, provenance, "counted"
-        ),
-        "ici": contract.ici_entry(ici[reported.core], list(ici.values()), provenance, "counted"),
-        "vmem": {
-            "used_bytes": facts.vmem_used,
-            "capacity_bytes": machine.peaks.vmem_bytes,
-            "provenance": "counted",
-        },
-        "program": contract.program_entry(context.code, facts.loop_trips),
-        "phases": [contract.phase_entry(phase) for phase in phases],
-        "bubbles": [contract.bubble_entry(bubble) for bubble in listed],
-        "bubbles_total": len(all_bubbles),
-        "bubble_groups": [contract.group_entry(g) for g in groups.group_bubbles(all_bubbles)],
-        "wait_groups": [contract.group_entry(g) for g in groups.group_waits(all_waits)],
-        "findings": [contract.finding_entry(finding, reported.window_ps) for finding in found],
-        "scenario": {"name": facts.scenario, "assumed_values": facts.assumed_values},
-        "not_understood": {
-            "instructions": facts.not_understood[0] if facts.not_understood else None,
-            "of": facts.not_understood[1] if facts.not_understood else None,
-            "samples": facts.not_understood_samples,
-        },
-    }
-    return Analysis(report, timeline, reported.core, step)
-
-
-def _reported_step(timeline: pd.DataFrame) -> int:
-    """The step of median length; the first of several equals."""
-    steps = view.steps(timeline)
-    if len(steps) < 2:
-        return steps[0] if steps else 0
-    windows = {}
-    for step in steps:
-        rows = timeline[timeline["step"] == step]
-        windows[step] = int(view.ends(rows).max() - view.starts(rows).min())
-    ordered = sorted(steps, key=lambda s: (windows[s], s))
-    return ordered[(len(ordered) - 1) // 2]
-
-
-def _notes(
-    capture: Capture, machine: "Machine", facts: Facts, views: list[CoreStep], timeline: pd.DataFrame
-) -> list[str]:
-    """What the reader must know, the choices first."""
-    notes = [f"program {capture.kernel_program().name}; machine model {machine.chip}"]
-    changed = [p for p in machine.parameters.values() if p.overridden is not None]
-    notes += [f"what-if: {p.name} = {p.value:g} {p.unit} instead of {p.overridden:g}" for p in changed]
-    assumed = len(facts.assumed_values)
-    if facts.scenario or assumed:
-        notes.append(f"scenario {facts.scenario or 'unnamed'}: {assumed} assumed values")
-    if facts.not_understood is not None:
-        notes.append(f"{facts.not_understood[0]} of {facts.not_understood[1]} instructions not understood")
-    steps = view.steps(timeline)
-    if len(steps) > 1:
-        notes.append(f"{len(steps)} steps; the one of median length is reported")
-    if len(views) == 1 and (capture.manifest.get("cores") or 1) > 1:
-        notes.append("one core is modelled; its peers are taken to behave alike")
-    return notes + list(capture.notes) + facts.notes
+        report["notes"].append(trouble)
+    return Analysis(report, timeline, core, step)

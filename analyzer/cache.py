@@ -16,17 +16,15 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
-from analyzer import timeline as timeline_table
 from analyzer.errors import MegascopeError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from analyzer.capture import Capture
     from analyzer.machine.model import Machine
 
 VARIANTS_KEPT = 8
-_KEY = b"megascope_key"
 
 
 @cache
@@ -65,8 +63,8 @@ class Store:
         folder = self.capture.cache_dir
         return folder / "variants" / self.key[:16] if self.variant else folder
 
-    def load(self) -> tuple[dict[str, Any], pd.DataFrame] | None:
-        """Report and timeline; None if there are none, they are of other inputs, or they are damaged."""
+    def load(self) -> tuple[dict[str, Any], bytes] | None:
+        """Report and packed timeline; None if there are none, or of other inputs, or damaged."""
         try:
             folder = self._folder()
             kept = json.loads((folder / "analysis.json").read_bytes())
@@ -75,16 +73,11 @@ class Store:
             table = (folder / "timeline.parquet").read_bytes()
             if kept["timeline_sha256"] != hashlib.sha256(table).hexdigest():
                 return None
-            import io
-
-            frame = pd.read_parquet(io.BytesIO(table))
-            if timeline_table.missing_columns(frame):
-                return None
-            return kept["report"], timeline_table.conform(frame)
+            return kept["report"], table
         except (OSError, ValueError, KeyError, TypeError, MegascopeError):
             return None
 
-    def save(self, report: dict[str, Any], frame: pd.DataFrame) -> str | None:
+    def save(self, report: dict[str, Any], frame: "pd.DataFrame") -> str | None:
         """Keep a result; a note if the folder cannot be written (the result stands all the same)."""
         try:
             folder = self._folder()
@@ -104,6 +97,21 @@ class Store:
         except (OSError, MegascopeError) as error:
             return f"the result was not kept for next time: {error}"
         return None
+
+
+def unpack(table: bytes) -> "pd.DataFrame":
+    """The timeline kept as these bytes.
+
+    Read without threads: they gain nothing at this size, and a thread that has not wound down when the
+    interpreter exits takes the process down with it.
+    """
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    from analyzer import timeline as timeline_table
+
+    read = ParquetFile(pa.BufferReader(table), pre_buffer=False).read(use_threads=False)
+    return timeline_table.conform(read.to_pandas(use_threads=False))
 
 
 def _checksum(report: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The verbs of the analyzer: `report`."""
+"""The verbs of the analyzer: `report`, and those of analyzer/diff_cli.py."""
 
 import importlib
 import sys
@@ -9,18 +9,21 @@ import typer
 
 from analyzer.reports import OUTSIDE_FORMATS
 
-FORMATS = ("text", "json", "md")
+FORMATS = ("text", "json", "md", "sarif")
 
 
 def register(app: typer.Typer) -> None:
     """Add the analyzer's verbs to the application."""
+    from analyzer import diff_cli
+
     app.command("report")(report_verb)
+    diff_cli.register(app)
 
 
 def report_verb(
     capture: Annotated[Path, typer.Argument(help="A capture, a dump folder or a bundles file.")],
     *,
-    output_format: Annotated[str, typer.Option("--format", help="text, json, md or html.")] = "text",
+    output_format: Annotated[str, typer.Option("--format", help="text, json, md, sarif or html.")] = "text",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write here instead.")] = None,
     chip: Annotated[str | None, typer.Option(help="tpu7x, v6e, v5p, v5e: where the dump is silent.")] = None,
     what_if: Annotated[
@@ -64,6 +67,10 @@ def render(report: dict[str, object], output_format: str, *, colour: bool = Fals
         from analyzer.reports import markdown
 
         return markdown.render(report)
+    if output_format == "sarif":
+        from analyzer.reports import sarif
+
+        return sarif.render(report)
     from analyzer.reports import text
 
     return text.render(report, colour=colour)

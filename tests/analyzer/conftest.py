@@ -127,7 +127,7 @@ def late_ring():
 
 
 class FakeCapture:
-    """What `analysis.build` needs of a capture."""
+    """What `fold.build` needs of a capture."""
 
     def __init__(self, path="capture", **manifest):
         self.path, self.kind, self.notes = path, "compile", []
@@ -142,11 +142,11 @@ class FakeCapture:
 @pytest.fixture
 def make_report():
     """Timeline builder -> (report as data), with the tpu7x machine model."""
-    from analyzer import analysis
+    from analyzer import fold
     from analyzer.machine import load_machine
 
     def make(build, facts=None, capture=None):
-        given = facts or analysis.Facts(
+        given = facts or fold.Facts(
             static_bundles=100,
             executed_bundles=5000,
             scenario="default",
@@ -155,7 +155,7 @@ def make_report():
             vmem_used=1 << 20,
         )
         machine = load_machine("tpu7x")
-        return analysis.build(build.frame(), given, capture or FakeCapture(), machine, None).report
+        return fold.build(build.frame(), given, capture or FakeCapture(), machine, None)[0]
 
     make.capture = FakeCapture
     return make

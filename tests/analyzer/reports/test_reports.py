@@ -7,7 +7,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from analyzer import analysis
+from analyzer import fold
 from analyzer.reports import json as json_report
 from analyzer.reports import markdown, plain, text
 
@@ -99,7 +99,7 @@ def test_names_that_mean_harm_stay_on_their_line(build, make_report, render):
 
 def test_unknown_is_said_and_never_zero(build, make_report):
     build.mxu(0, 1000)
-    facts = analysis.Facts(transfers_visible=False)
+    facts = fold.Facts(transfers_visible=False)
     report = make_report(build, facts, make_report.capture(cores=None, batch=None, kernel=None))
     validate(report)
     assert report["hbm"]["read_bytes"] is report["hbm"]["utilization"] is report["hbm"]["bubble_ps"] is None
@@ -124,7 +124,9 @@ def test_an_empty_timeline_still_gives_a_report(build, make_report):
 def test_many_phases_bubbles_findings_and_notes_still_fit(build, make_report):
     now = 0
     for index in range(40):
-        copy = build.read(now + 900, now + 1000, 10, issued=now + 100, free_ps=now, source=f"k.py:{50 * index}")
+        copy = build.read(
+            now + 900, now + 1000, 10, issued=now + 100, free_ps=now, source=f"k.py:{50 * index}"
+        )
         build.wait(now + 100, now + 1000, copy, source=f"k.py:{100 + index}")
         build.region(now, now + 1000 + index, f"phase {index}", index)
         now += 1000 + index
