@@ -131,6 +131,24 @@ class FileProgram(Program):
         return flow.read_trailer(self.data[self.columns.body_end[bundle] : self.columns.window_end[bundle]])
 
     @cached_property
+    def locations(self) -> list[SourceSpan]:
+        """Distinct source locations printed anywhere in an instruction, first or later in a chain."""
+        return self._all_locations[0]
+
+    @cached_property
+    def _all_locations(self) -> tuple[list[SourceSpan], np.ndarray, np.ndarray]:
+        """(distinct locations, which one and in which instruction for every printed location)."""
+        which, owner, texts = scan.all_sources(self.data, self._starts, self.instruction_span[:, 1])
+        return [decode.source_span(text) or SourceSpan(text, 0) for text in texts], which, owner
+
+    def instructions_at(self, locations: set[int]) -> np.ndarray:
+        """bool[I]: the instructions that carry any of these entries of `locations`."""
+        _, which, owner = self._all_locations
+        out = np.zeros(len(self.instruction_opcode), bool)
+        out[owner[np.isin(which, list(locations))]] = True
+        return out
+
+    @cached_property
     def pointer_moves(self) -> list[int]:
         """Indices of the `int_to_ptr` that move: their result is another register than their operand."""
         moves = []

@@ -25,7 +25,7 @@ CAPACITY = {
 }
 XLU_HOLD = {5: 9, 6: 4, 7: 4}
 _INDEX = {name: index for index, name in enumerate(COLUMNS)}
-_HELD = ("MXU", "XLU", "EUP")
+HELD = ("MXU", "XLU", "EUP")  # columns that count busy units, not slots of the bundle itself
 
 # Sync operations and random numbers issue in the third load slot, mask arithmetic as well.
 _MISC_SLOT = frozenset(

@@ -222,19 +222,28 @@ def note(lost: NotUnderstood, address: int, text: str) -> None:
         lost.samples.append((address, text))
 
 
-def _first_sources(data: bytes, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """The first source location in each instruction: (index or -1 per instruction, distinct locations)."""
+def all_sources(
+    data: bytes, starts: np.ndarray, ends: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Every source location inside an instruction: (which, in which instruction, distinct locations)."""
     interned: dict[bytes, int] = {}
     where, which = array("q"), array("i")
     for match in _LOCATION.finditer(data):
         where.append(match.start())
         which.append(interned.setdefault(match[1], len(interned)))
+    texts = [text.decode("utf-8", "replace") for text in interned]
+    if not where or not len(starts):
+        return np.zeros(0, np.int32), np.zeros(0, np.int64), texts
+    positions = np.frombuffer(where, dtype=np.int64)
+    owner = np.searchsorted(starts, positions, side="right") - 1
+    inside = (owner >= 0) & (positions < ends[np.maximum(owner, 0)])
+    return np.frombuffer(which, dtype=np.int32)[inside], owner[inside], texts
+
+
+def _first_sources(data: bytes, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """The first source location in each instruction: (index or -1 per instruction, distinct locations)."""
+    which, owner, texts = all_sources(data, starts, ends)
     sources = np.full(len(starts), -1, np.int32)
-    if where and len(starts):
-        positions = np.frombuffer(where, dtype=np.int64)
-        owner = np.searchsorted(starts, positions, side="right") - 1
-        inside = (owner >= 0) & (positions < ends[np.maximum(owner, 0)])
-        owner, values = owner[inside], np.frombuffer(which, dtype=np.int32)[inside]
-        # Written back to front, so that the first location of an instruction wins.
-        sources[owner[::-1]] = values[::-1]
-    return sources, [text.decode("utf-8", "replace") for text in interned]
+    # Written back to front, so that the first location of an instruction wins.
+    sources[owner[::-1]] = which[::-1]
+    return sources, texts
