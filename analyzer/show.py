@@ -252,11 +252,7 @@ def render_text(listing: dict[str, Any], colour: bool = False) -> str:
         f"{bold}{listing['program']}{off}  {listing['static_bundles']} bundles  {faint}{listing['path']}{off}"
     ]
     for bundle in listing["bundles"]:
-        units = "  ".join(
-            f"{name} {used}" + (f"/{capacity[name]}" if name in capacity else "")
-            for name, used in bundle["units"].items()
-            if used
-        )
+        units = _units_text(bundle, capacity)
         ran = f"x{bundle['executed']}" if bundle["executed"] is not None else "x?"
         head = f"{bundle['address']:#7x} {bundle['label'] or '':2} {'>' * bundle['loop_depth']:3}"
         where = ", ".join(_short(place) for place in bundle["source"][:3])
