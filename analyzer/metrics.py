@@ -22,7 +22,7 @@ class Hbm:
     Attributes:
         read_bytes, write_bytes: None if any copy has an unknown size, or if copies cannot be seen at all.
         peak_bytes_per_s: of one core; None if the chip is unknown.
-        utilization: bytes moved / (window x peak).
+        utilization: bytes moved / (window x peak). at_peak_ps: what the bytes would take at peak.
         overlap: |in flight and core busy| / |in flight|; None if nothing was in flight.
         exposed_wait_ps: core stalled on local copies.
         in_flight_ps: bytes moving. bubble_ps: the rest of the step.
@@ -35,6 +35,7 @@ class Hbm:
     write_bytes: int | None
     peak_bytes_per_s: float | None
     utilization: float | None
+    at_peak_ps: int | None
     overlap: float | None
     exposed_wait_ps: int | None
     bubble_ps: int | None
@@ -119,9 +120,9 @@ def hbm(core: CoreStep, peak_bytes_per_s: float | None, *, visible: bool = True)
     reads = total_bytes(view.on(core.hbm, (Track.HBM_READ,)))
     writes = total_bytes(view.on(core.hbm, (Track.HBM_WRITE,)))
     in_flight = intervals.measure(core.in_flight)
-    utilization = None
-    if reads is not None and writes is not None and peak_bytes_per_s and core.window_ps:
-        utilization = (reads + writes) / (core.window_ps * 1e-12 * peak_bytes_per_s)
+    at_peak = None
+    if reads is not None and writes is not None and peak_bytes_per_s:
+        at_peak = (reads + writes) / peak_bytes_per_s * 1e12
     overlapped = intervals.measure(intervals.intersection(core.in_flight, core.busy))
     first, last = (core.in_flight[0, 0], core.in_flight[-1, 1]) if in_flight else (None, None)
     return Hbm(
@@ -129,7 +130,8 @@ def hbm(core: CoreStep, peak_bytes_per_s: float | None, *, visible: bool = True)
         read_bytes=reads,
         write_bytes=writes,
         peak_bytes_per_s=peak_bytes_per_s,
-        utilization=utilization,
+        utilization=at_peak / core.window_ps if at_peak is not None and core.window_ps else None,
+        at_peak_ps=None if at_peak is None else round(at_peak),
         overlap=overlapped / in_flight if in_flight else None,
         exposed_wait_ps=intervals.measure(core.stalled_dma),
         bubble_ps=core.window_ps - in_flight,

@@ -17,30 +17,55 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     by_phase: dict[str, list[tuple[int | None, intervals.Intervals]]] = {}
     for (layer, phase), inside in times.items():
         by_phase.setdefault(phase, []).append((layer, inside))
+    bound: list[tuple[int, float, str]] = []
+    layers: dict[int | None, None] = {}
+    together = intervals.EMPTY
     for phase, parts in by_phase.items():
         inside = intervals.union(*(part for _, part in parts))
         time = intervals.measure(inside)
         matrix = intervals.intersection(context.core.mxu, inside)
-        if not phase or not context.significant(time) or intervals.measure(matrix) < SHARE * time:
-            continue
-        saving, _ = context.priced(Edit(shorten=((matrix, 0.5),)))
-        yield rule.finding(
-            context,
-            time_ps=time,
-            saving_ps=None,
-            saving_basis="not estimated: no fault is removed; "
-            + (
-                f"with matrix work twice as fast the step would be {duration(saving)} shorter"
-                if saving is not None
-                else "the replay does not apply"
-            ),
-            confidence=LOW,
-            phase=phase,
-            layers=tuple(layer for layer, _ in parts),
-            evidence=(
-                f"the MXUs work during {intervals.measure(matrix) / time:.0%} of {duration(time)} in {phase}",
-            ),
-        )
+        if phase and context.significant(time) and intervals.measure(matrix) >= SHARE * time:
+            bound.append((time, intervals.measure(matrix) / time, phase))
+            layers |= dict.fromkeys(layer for layer, _ in parts)
+            together = intervals.union(together, matrix)
+    saving, _ = context.priced(Edit(shorten=((together, 0.5),)))
+    if not bound or (saving is not None and not context.significant(saving)):
+        return  # or hidden behind HBM or messages: no limit of the step
+    bound.sort(reverse=True)
+    source, bundles = _place(context, bound[0][2])
+    yield rule.finding(
+        context,
+        time_ps=sum(time for time, _, _ in bound),
+        saving_ps=None,
+        saving_basis="not estimated: no fault is removed; "
+        + (
+            f"with matrix work twice as fast the step would be {duration(saving)} shorter"
+            if saving is not None
+            else "the replay does not apply"
+        ),
+        confidence=LOW,
+        source=source,
+        bundles=bundles,
+        phase=bound[0][2],
+        layers=tuple(layers),
+        evidence=tuple(
+            f"the MXUs work during {share:.0%} of the {duration(time)} in {phase}"
+            for time, share, phase in bound
+        ),
+    )
+
+
+def _place(context: Context, phase: str) -> tuple[str, tuple[int, int] | None]:
+    """Bundles of a phase, and the source line of the loop that takes most time in them."""
+    mine = context.core.regions[(context.core.regions["phase"] == phase).to_numpy()]
+    first, last = mine["bundle_first"].dropna(), mine["bundle_last"].dropna()
+    if not len(first) or not len(last):
+        return "", None
+    bundles = int(first.min()), int(last.max())
+    for loop in context.code.loops if context.code is not None else ():
+        if bundles[0] <= loop.first <= loop.last <= bundles[1]:
+            return loop.source, (loop.first, loop.last)
+    return "", bundles
 
 
 RULE = Rule(

@@ -24,8 +24,11 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
         time = code.time_ps(holding & mine)
         if not context.significant(time):
             continue
+        most, basis = context.priced(Edit(shorten=code.without(holding & mine)))
+        if most is not None and not context.significant(most):
+            continue  # hidden behind HBM or messages
         gone = code.time_ps(only & mine)
-        saving, basis = context.priced(Edit(shorten=code.without(only & mine)))
+        saving, _ = context.priced(Edit(shorten=code.without(only & mine)))
         per_iteration = int(spilled[np.isin(code.bundle_of, loop.own)].sum())
         yield rule.finding(
             context,

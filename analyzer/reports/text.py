@@ -87,7 +87,7 @@ def _head(report: Report) -> list[Line]:
         (
             "",
             f"        idle {time(hbm['bubble_ps'])} ({percent(idle)}); ramp {time(hbm['ramp_ps'])},"
-            f" drain {time(hbm['drain_ps'])}",
+            f" drain {time(hbm['drain_ps'])}; at peak these bytes take {time(hbm['at_peak_ps'])}",
         ),
         (
             "",
