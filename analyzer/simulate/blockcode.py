@@ -41,6 +41,10 @@ class BlockWriter:
                 self._note_branch(branch, block.end)
             touch = stretches.get(bundle)
             before = touch is not None and divides(c.scalar[bundle])
+            if not c.scalar[bundle]:
+                if touch is not None:
+                    self._touch(touch)
+                continue
             for instruction in self._ordered(c.scalar[bundle]):
                 if before and touch is not None and c.is_event(instruction) and instruction.mnemonic != "sst":
                     self._touch(touch)
@@ -73,7 +77,8 @@ class BlockWriter:
         values, stores, events = [], [], []
         for i in instructions:
             if i.mnemonic == "sst":
-                stores.append(i)
+                if self.c.is_event(i):
+                    stores.append(i)
             elif self.c.is_event(i):
                 events.append(i)
             else:
@@ -301,7 +306,8 @@ class BlockWriter:
     def _general(self, i: Instruction) -> None:
         names = ("src", "dst", "size_in_granules", "dst_syncflagno", "src_syncflagno")
         values = [self.atom(i.operand(n), i) for n in names]
-        values.append(f"D({self.atom(i.operand('stridedescaddr'), i)})")
+        known = self.c.descriptors.known.get((i.bundle, i.slot), ())
+        values.append(str(known) if known != () else f"D({self.atom(i.operand('stridedescaddr'), i)})")
         values.append(self.atom(i.operand("overrides"), i))
         second = i.operand("dst_syncflagno_1")
         if second not in (None, 0):

@@ -13,6 +13,7 @@ from typing import Any
 from analyzer.llo.program import Address, Instruction, Memory, Operand, Program, Register
 from analyzer.simulate import expressions
 from analyzer.simulate.blockcode import BlockWriter
+from analyzer.simulate.descriptors import Descriptors
 from analyzer.simulate.expressions import MASK
 from analyzer.simulate.layout import Layout
 from analyzer.simulate.sites import Op, Site, name_of
@@ -57,6 +58,7 @@ class Compiled:
         self._fold_constants()
         self.sites: list[Site] = [Site(i, Op.VISIT, block.start, i) for i, block in enumerate(program.blocks)]
         self.pops = self._pop_order()
+        self.descriptors = Descriptors(self.scalar, self.block_of_bundle, self.constant)
         self.touches = TouchPlan(self.program, self.scalar, self.layout, self.constants)
         self.live = self._liveness()
         self.globals_ = self._cross_block()
@@ -126,7 +128,7 @@ class Compiled:
     def is_event(self, instruction: Instruction) -> bool:
         """Does the instruction act on memory, semaphores, DMA or markers?"""
         m = instruction.mnemonic
-        if m.startswith(_IGNORED):
+        if m.startswith(_IGNORED) or (instruction.bundle, instruction.slot) in self.descriptors.dropped:
             return False
         if m == "vtrace":
             kind = self.marker_kind(instruction)

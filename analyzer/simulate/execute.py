@@ -45,13 +45,20 @@ class Core:
     def __init__(
         self, compiled: Compiled, scenario: Scenario, words: DeviceWords, rank: int, cores_per_chip: int
     ) -> None:
-        self.compiled, self.scenario, self.words = compiled, scenario, words
+        self.compiled, self.scenario = compiled, scenario
         self.rank, self.chip, self.core = rank, rank // cores_per_chip, rank % cores_per_chip
         self.assumptions = Assumptions()
         self.trace: Trace = []
         self.smem = _Smem(self._missing_word)
+        for addresses, value in (
+            (words.core_id, self.core),
+            (words.chip_id, self.chip),
+            (words.rank, self.rank),
+            (words.replica, 0),
+            (guarded_dummies(compiled), 0),
+        ):
+            self.smem.update(dict.fromkeys(addresses, value))
         self._pops: dict[str, int] = {}
-        self._harmless = guarded_dummies(compiled)
         self.namespace: dict[str, object] = dict(expressions.helpers())
         self.namespace |= dict.fromkeys(compiled.globals_, 0)
         self.namespace |= {
@@ -134,17 +141,6 @@ class Core:
         )
 
     def _missing_word(self, address: int) -> int:
-        words = self.words
-        if address in words.core_id:
-            return self.core
-        if address in words.chip_id:
-            return self.chip
-        if address in words.rank:
-            return self.rank
-        if address in words.replica:
-            return 0
-        if address in self._harmless:
-            return 0
         placed = self.compiled.layout.find("smem", address)
         name = placed.name if placed is not None else f"word {address:#x}"
         given = name in self.scenario.words

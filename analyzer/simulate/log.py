@@ -1,11 +1,10 @@
 """What one core did, with times; filled by the scheduler, read by the timeline writer."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(slots=True)
-class Transfer:
+class Transfer(NamedTuple):
     """One DMA or remote signal. Times in ps; addresses in granules, -1 where there is none.
 
     start: bytes begin to flow; end: the destination is complete (at a peer: arrival); source_end: the

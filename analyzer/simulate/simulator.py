@@ -4,8 +4,10 @@
 what-ifs cost only the timing pass; `simulate` is the one-shot form.
 """
 
+import contextlib
+import gc
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -20,6 +22,7 @@ from analyzer.simulate.compiled import Compiled
 from analyzer.simulate.cores import UnbalancedError, remote_flags, run_all, run_mirrored
 from analyzer.simulate.execute import Core, CoreTrace
 from analyzer.simulate.issue import IssueModel, MxuUse
+from analyzer.simulate.layout import HBM_BASE
 from analyzer.simulate.log import CoreLog
 from analyzer.simulate.result import LoopTrips, ScenarioRecord, Simulation
 from analyzer.simulate.scenario import Scenario, merge_assumptions
@@ -31,9 +34,22 @@ from analyzer.simulate.words import device_words
 AUTO_CORES = 8
 
 
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Hundreds of thousands of tuples and no cycles: the collector would only walk them again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 class Simulator:
     """One program, ready to be simulated under any machine and scenario."""
 
+    @_no_garbage_collection()
     def __init__(self, program: Program) -> None:
         self.program = program
         self.compiled = Compiled(program)
@@ -51,6 +67,7 @@ class Simulator:
             self._traces[key] = core.run()
         return self._traces[key]
 
+    @_no_garbage_collection()
     def simulate(
         self,
         machine: Machine,
@@ -161,6 +178,7 @@ class Simulator:
             facts=facts,
         )
 
+    @_no_garbage_collection()
     def _timeline(
         self,
         logs: Mapping[int, CoreLog],
@@ -200,31 +218,52 @@ class Simulator:
 
     def _operand_bytes(self, log: CoreLog) -> dict[int, tuple[int, int]]:
         """Bytes per HBM operand, and a check that no copy leaves its operand."""
-        layout = self.compiled.layout
         read: Counter[int] = Counter()
         written: Counter[int] = Counter()
-        for transfer in log.transfers:
-            for address, counter, destination in (
-                (transfer.source, read, False),
-                (transfer.destination, written, True),
-            ):
-                if address < 0 or layout.space_of(address) != "hbm":
-                    continue
-                placed = layout.find("hbm", address)
-                reach = address + extent(transfer.bytes // 32, transfer.strides, destination=destination)
-                if placed is None or reach > placed.start + placed.size:
-                    raise UnsupportedProgramError(
-                        self.program.path,
-                        f"{self.compiled.sites[transfer.site].where}: the copy leaves its HBM operand",
-                        "A value of the scenario is out of range, or an address is computed wrongly",
-                    )
-                if placed.operand is not None and (not destination or transfer.peer < 0):
-                    counter[placed.operand] += transfer.bytes
+        transfers = log.transfers
+        size = np.array([t.bytes for t in transfers], dtype=np.int64)
+        remote = np.array([t.peer >= 0 for t in transfers], dtype=bool)
+        for destination, counter in ((False, read), (True, written)):
+            address = np.array(
+                [t.destination if destination else t.source for t in transfers], dtype=np.int64
+            )
+            chosen = np.flatnonzero((address >= HBM_BASE) & ~(remote & destination))
+            operands = self._check_hbm(log, address[chosen], chosen, destination=destination)
+            for operand in np.unique(operands):
+                counter[int(operand)] += int(size[chosen][operands == operand].sum())
         return {
             o.index: (read[o.index], written[o.index])
             for o in self.program.operands
             if o.space == "hbm" or read[o.index] or written[o.index]
         }
+
+    def _check_hbm(
+        self, log: CoreLog, address: np.ndarray, which: np.ndarray, *, destination: bool
+    ) -> np.ndarray:
+        """Operand index per HBM address of the transfers `which`; refuses a copy that leaves its range."""
+        placed = [p for p in self.compiled.layout.placed if p.space == "hbm"]
+        starts = np.array([p.start for p in placed], dtype=np.int64)
+        ends = starts + np.array([p.size for p in placed], dtype=np.int64)
+        index = np.searchsorted(starts, address, side="right") - 1
+        extents: dict[tuple[int, tuple[int, ...] | None], int] = {}
+        reach = address.copy()
+        for k, number in enumerate(which.tolist()):
+            transfer = log.transfers[number]
+            shape = (transfer.bytes // 32, transfer.strides)
+            found = extents.get(shape)
+            if found is None:
+                found = extents[shape] = extent(*shape, destination=destination)
+            reach[k] += found
+        wrong = np.flatnonzero((index < 0) | (reach > ends[np.maximum(index, 0)]))
+        if len(wrong):
+            site = self.compiled.sites[log.transfers[int(which[wrong[0]])].site]
+            raise UnsupportedProgramError(
+                self.program.path,
+                f"{site.where}: the copy leaves its HBM operand",
+                "A value of the scenario is out of range, or an address is computed wrongly",
+            )
+        owners = np.array([-1 if p.operand is None else p.operand for p in placed], dtype=np.int64)
+        return owners[index]
 
 
 _DEFAULT = Scenario()

@@ -19,41 +19,59 @@ from analyzer.simulate.sites import Op
 from analyzer.timeline import Kind, Provenance, Track
 
 _MATRIX_GAP, _VECTOR_GAP = 24, 12  # bundles without such work that do not end a span
+_NAME = list(timeline.COLUMNS).index("name")
 _MERGE_CYCLES = 64  # spans of one kind and phase closer than this become one
 _VECTOR_UNITS = (Unit.VALU, Unit.XLU, Unit.EUP)
 _MEMORY_UNITS = (Unit.VLOAD, Unit.VSTORE)
 
 
 class Table:
-    """Rows by column, in order; much cheaper than a dictionary per row."""
+    """Rows as tuples in the order of the columns; much cheaper than a dictionary per row."""
 
     def __init__(self) -> None:
-        self.columns: dict[str, list[Any]] = {name: [] for name in timeline.COLUMNS}
-        self.rows = 0
+        self.rows: list[tuple[Any, ...]] = []
 
-    def add(self, **values: Any) -> int:
+    def add(
+        self,
+        *,
+        core: int,
+        track: Track,
+        kind: Kind,
+        name: str,
+        start_ps: int,
+        duration_ps: int,
+        layer: int | None = None,
+        phase: str = "",
+        bytes: int | None = None,
+        queue: str = "",
+        bundle_first: int | None = None,
+        bundle_last: int | None = None,
+        source: str = "",
+        issued_ps: int | None = None,
+        free_ps: int | None = None,
+        cause: int | None = None,
+        operand: int | None = None,
+    ) -> int:
         """Append a row; gives its span number."""
-        for name, column in self.columns.items():
-            column.append(values.get(name))
-        self.columns["span"][-1] = self.rows
-        self.rows += 1
-        return self.rows - 1
+        span = len(self.rows)
+        self.rows.append(
+            (
+                span, core, track, kind, name, 0, layer, phase, start_ps, duration_ps, bytes, queue,
+                bundle_first, bundle_last, source, issued_ps, free_ps, cause, operand, Provenance.MODELLED,
+            )
+        )  # fmt: skip
+        return span
 
     def frame(self) -> pd.DataFrame:
         """The timeline."""
-        frame = pd.DataFrame(self.columns)
-        for name in (
-            "layer",
-            "bytes",
-            "bundle_first",
-            "bundle_last",
-            "issued_ps",
-            "free_ps",
-            "cause",
-            "operand",
-        ):
-            frame[name] = pd.Series(self.columns[name], dtype=timeline.COLUMNS[name])
-        return timeline.conform(frame)
+        columns = zip(*self.rows, strict=True) if self.rows else [()] * len(timeline.COLUMNS)
+        series: dict[str, Any] = {}
+        for (name, dtype), values in zip(timeline.COLUMNS.items(), columns, strict=True):
+            if dtype == "category":
+                series[name] = pd.Categorical([str(v) for v in values])
+            else:
+                series[name] = pd.Series(list(values), dtype=dtype)
+        return pd.DataFrame(series)
 
 
 class UnitRuns:
@@ -147,13 +165,7 @@ class SpanWriter:
 
     def _place(self, log: CoreLog, context: int) -> dict[str, Any]:
         phase, layer = log.contexts[context]
-        return {
-            "core": log.rank,
-            "step": 0,
-            "layer": layer,
-            "phase": phase,
-            "provenance": Provenance.MODELLED,
-        }
+        return {"core": log.rank, "layer": layer, "phase": phase}
 
     def _source(self, site: int) -> str:
         source = self.compiled.sites[site].source
@@ -324,7 +336,7 @@ class SpanWriter:
                 span = receipt_spans[cause >> 1] if cause & 1 else transfer_spans[cause >> 1]
                 if span < 0:  # of a removed phase
                     span = None
-                what = "" if span is None else str(self.table.columns["name"][span])
+                what = "" if span is None else str(self.table.rows[span][_NAME])
             begin = round(start)
             self.table.add(
                 track=Track.WAIT,

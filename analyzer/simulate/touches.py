@@ -16,7 +16,7 @@ from analyzer.simulate.layout import Layout
 from analyzer.simulate.sites import Touch, name_of
 
 _VECTOR_MEMORY = re.compile(
-    rb"(?:vld|vst)\b.*?\[vmem:\[(?P<first>%s\d+|#allocation\d+(?:_spill)?|\$?\d+)(?:_s\d+)?"
+    rb"= v(?:ld|st)[\w.]* \[vmem:\[(?P<first>%s\d+|#allocation\d+(?:_spill)?|\$?\d+)(?:_s\d+)?"
     rb"(?: \+ (?P<second>%s\d+|\$0x[0-9a-f]+)(?:_s\d+)?)?(?: \+ \$(?P<third>0x[0-9a-f]+))?\]"
 )
 _ROWS_PER_ACCESS = 8
@@ -49,18 +49,37 @@ class TouchPlan:
         self.program, self.scalar, self.layout, self.constants = program, scalar, layout, constants
         self.escaped, self.pointers = self._escaping()
         self.bundle_of = np.repeat(np.arange(program.bundle_count), np.diff(program.bundle_first))
+        self._accesses()
         self.stretches: dict[int, list[Stretch]] = {}
         for index, block in enumerate(program.blocks):
             found = []
             start = block.start
             for bundle in range(block.start, block.end):
-                if divides(scalar[bundle]) or bundle == block.end - 1:
+                if (scalar[bundle] and divides(scalar[bundle])) or bundle == block.end - 1:
                     stretch = self._stretch(start, bundle + 1)
                     if stretch is not None:
                         found.append(stretch)
                     start = bundle + 1
             if found:
                 self.stretches[index] = found
+
+    def _accesses(self) -> None:
+        """All accesses that are followed, in order: bundle, base label, first row."""
+        places, labels, lows = [], [], []
+        cache: dict[tuple[bytes | None, ...], tuple[str, int] | None] = {}
+        for found in _VECTOR_MEMORY.finditer(self.program.data):
+            key = found.groups()
+            if key not in cache:
+                cache[key] = self._base_of(found)
+            resolved = cache[key]
+            if resolved is not None:
+                places.append(found.start())
+                labels.append(resolved[0])
+                lows.append(resolved[1])
+        starts = self.program.instruction_span[:, 0]
+        index = np.searchsorted(starts, np.array(places, dtype=np.int64), side="right") - 1
+        self.access_bundle = self.bundle_of[index]
+        self.access_label, self.access_low = labels, lows
 
     def _escaping(self) -> tuple[set[str], dict[str, set[str]]]:
         """VMEM allocations whose address reaches a DMA, and the allocations each register may point to."""
@@ -82,33 +101,26 @@ class TouchPlan:
         return escaped, pointers
 
     def _stretch(self, start: int, end: int) -> Stretch | None:
-        program = self.program
-        first, last = int(program.bundle_first[start]), int(program.bundle_first[end])
+        first, last = np.searchsorted(self.access_bundle, (start, end))
         if first == last:
             return None
-        begin, stop = int(program.instruction_span[first, 0]), int(program.instruction_span[last - 1, 1])
-        if program.data.find(b"[vmem:[", begin, stop) < 0:
-            return None
         ranges: dict[str, list[int]] = {}
-        for index in range(first, last):
-            begin, stop = program.instruction_span[index]
-            found = _VECTOR_MEMORY.search(program.data, begin, stop)
-            if found is None:
+        bundles = self.access_bundle[first:last].tolist()
+        for label, low, bundle in zip(
+            self.access_label[first:last], self.access_low[first:last], bundles, strict=True
+        ):
+            known = ranges.get(label)
+            if known is None:
+                ranges[label] = [low, low, bundle]
                 continue
-            resolved = self._base_of(found)
-            if resolved is None:
-                continue
-            label, low = resolved
-            bundle = int(self.bundle_of[index])
-            known = ranges.setdefault(label, [low, low + _ROWS_PER_ACCESS, bundle])
-            known[0] = min(known[0], low)
-            known[1] = max(known[1], low + _ROWS_PER_ACCESS)
-            known[2] = max(known[2], bundle)
-        if not ranges:
-            return None
+            if low < known[0]:
+                known[0] = low
+            elif low > known[1]:
+                known[1] = low
+            known[2] = bundle
         bases = tuple(n for n in ranges if n[0] == "s")
         touches = tuple(
-            Touch(bases.index(n) if n in bases else None, low, high, at)
+            Touch(bases.index(n) if n in bases else None, low, high + _ROWS_PER_ACCESS, at)
             for n, (low, high, at) in ranges.items()
         )
         return Stretch(end - 1, bases, touches)

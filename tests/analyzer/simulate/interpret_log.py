@@ -4,7 +4,7 @@
 
 One line per core: [[source, destination, peer], ...], an end being [space, buffer, shape, start, size] in
 elements.
-indices in elements. Order is that of one core; values are real. Times mean nothing.
+Order is that of one core; values are real. Times mean nothing.
 """
 
 import importlib.util
