@@ -1,24 +1,31 @@
 """The Dash application: shell, addresses, and the pages."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, set_props
 
 from analyzer.errors import MegascopeError
 from dashboard import components, security, text
 from dashboard.context import Context, split
+from dashboard.jobs import Jobs
 from dashboard.library import Library
-from dashboard.loading import Loader, load
-from dashboard.pages import bundles, captures, findings, overview, post, timeline
+from dashboard.loading import Loader, WhatIf, load, what_if_report
+from dashboard.pages import bundles, captures, difference, findings, memory, overview, post, timeline, whatif
 
-PAGES: tuple[Any, ...] = (overview, timeline, findings, bundles, post)
+PAGES: tuple[Any, ...] = (overview, timeline, findings, bundles, memory, whatif, difference, post)
 ASSETS = Path(__file__).parent / "assets"
 
 
 def create_app(
-    paths: Sequence[Path], *, host: str = "127.0.0.1", token: str | None = None, loader: Loader = load
+    paths: Sequence[Path],
+    *,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    loader: Loader = load,
+    what_if: WhatIf = what_if_report,
 ) -> Dash:
     """A dashboard over captures.
 
@@ -27,8 +34,9 @@ def create_app(
         host: address it will listen on, for the Host check.
         token: required of every request if not None.
         loader: turns a path into a `Loaded`; replaceable for tests.
+        what_if: the report of a path under machine overrides; replaceable for tests.
     """
-    context = Context(Library(list(paths), loader))
+    context = Context(Library(list(paths), loader), what_if, Jobs())
     app = Dash(
         "megascope",
         assets_folder=str(ASSETS),
@@ -38,12 +46,22 @@ def create_app(
         suppress_callback_exceptions=True,
         enable_mcp=False,
         use_pages=False,
+        on_error=_report_fault,
     )
     app.layout = shell()
     _register(app, context)
     security.guard(app.server, host, token)
     app.server.config["SCRIPT_HASHES"] = app.csp_hashes()
     return app
+
+
+def _report_fault(error: Exception) -> None:
+    """Log a fault of ours and say so in the page, which stays as it was."""
+    logging.getLogger("megascope").error("a callback failed", exc_info=error)
+    words = (
+        f"Something went wrong: {type(error).__name__}. The terminal that runs the dashboard has the details."
+    )
+    set_props("toast", {"children": words})
 
 
 def shell() -> html.Div:
@@ -61,6 +79,7 @@ def shell() -> html.Div:
                 ],
                 className="top",
             ),
+            html.Div(id="toast", className="toast", role="alert"),
             components.waiting(html.Main(id="page"), "page-loading"),
         ],
         id="shell",
@@ -106,8 +125,6 @@ def page(context: Context, pathname: str | None) -> tuple[Any, Any, Any]:
     except MegascopeError as error:
         return components.error_panel(error), "", links
     except Exception as error:
-        import logging
-
         logging.getLogger("megascope").exception("page %s", pathname)
         return components.error_panel(error), "", links
     name = [html.Span(text.shorten(loaded.title, 60), title=text.shorten(loaded.path, 200))]

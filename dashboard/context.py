@@ -1,17 +1,26 @@
 """What callbacks need: the captures and how an address names one."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
+from dashboard.jobs import Jobs
 from dashboard.library import Library
 from dashboard.loading import Loaded
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Handed to every page; the only thing shared between users, and read-only but for its cache."""
+    """Handed to every page; the only thing shared between users, and read-only but for its caches.
+
+    what_if: the report of a capture on a machine with some parameters changed.
+    """
 
     library: Library
+    what_if: Callable[[Path, dict[str, str]], dict[str, Any]]
+    jobs: Jobs
 
     def loaded(self, pathname: str | None) -> Loaded:
         """The capture that an address names.

@@ -40,6 +40,7 @@ class Loaded:
     analysis: "Analysis | None" = None
     _indexes: dict[int, TimelineIndex] = field(default_factory=dict)
     _bubbles: dict[int, pd.DataFrame] = field(default_factory=dict)
+    _allocations: list[list[tuple[str, str, int]]] = field(default_factory=list)
     _listing: list["Listing"] = field(default_factory=list)
     _lock: Lock = field(default_factory=Lock)
 
@@ -66,6 +67,13 @@ class Loaded:
             if not self._listing:
                 self._listing.append(_read_listing(self.path))
             return self._listing[0]
+
+    def allocations(self) -> list[tuple[str, str, int]]:
+        """(tag, shape, bytes) of what the compiler placed in VMEM; empty if unknown."""
+        with self._lock:
+            if not self._allocations:
+                self._allocations.append(_read_allocations(self.path))
+            return self._allocations[0]
 
     def bubbles(self, core: int | None = None) -> pd.DataFrame:
         """HBM bubbles of one core, with the columns of `dashboard.bubbles.COLUMNS`."""
@@ -105,6 +113,7 @@ class Loaded:
 
 
 Loader = Callable[[Path], Loaded]
+WhatIf = Callable[[Path, dict[str, str]], dict[str, Any]]
 
 
 def from_parts(
@@ -131,6 +140,17 @@ def load(path: Path) -> Loaded:
     from analyzer.analysis import analyze
 
     return from_analysis(path, analyze(path))
+
+
+def what_if_report(path: Path, overrides: dict[str, str]) -> dict[str, Any]:
+    """The report of a capture simulated on a machine with some parameters changed.
+
+    Raises:
+        MegascopeError: as for `load`, or a parameter is unknown.
+    """
+    from analyzer.analysis import analyze
+
+    return analyze(path, overrides=overrides).report
 
 
 def from_analysis(path: Path, analysis: "Analysis") -> Loaded:
@@ -173,3 +193,15 @@ def _read_listing(path: Path) -> "Listing":
         raise DataAbsentError(path, "holds no compiled program", "Open a capture made by compile or record.")
     capture = open_capture(path)
     return make_listing(read_program(capture.kernel_program().bundles))
+
+
+def _read_allocations(path: Path) -> list[tuple[str, str, int]]:
+    from analyzer.capture import open_capture
+    from analyzer.errors import MegascopeError
+    from dashboard.memory import allocations
+
+    try:
+        program = open_capture(path).kernel_program()
+    except (MegascopeError, OSError):
+        return []
+    return allocations(program.companions.get("vmem_report"), program.name)
