@@ -67,6 +67,11 @@ class Simulator:
             self._traces[key] = core.run()
         return self._traces[key]
 
+    def forget_traces(self) -> None:
+        """Drop the kept traces: the next simulation executes again (benchmarks)."""
+        self._traces.clear()
+        self._scenarios.clear()
+
     @_no_garbage_collection()
     def simulate(
         self,

@@ -74,10 +74,11 @@ class Oracle:
     def address(self, memory, mine):
         return sum(self.read(term, mine) for term in memory.terms) & MASK
 
-    def run(self):
+    def run(self, limit=None):
+        """Events of the whole program, or of its first `limit` executed bundles."""
         bundle, countdown, target = 0, None, None
         last = self.program.bundle_count
-        while bundle < last:
+        while bundle < last and (limit is None or self.executed < limit):
             if countdown is None or countdown < 0:
                 countdown = None
             branch = self.execute(bundle)
