@@ -16,14 +16,15 @@ from megakernels.qwen.config import CONFIGS, QwenConfig
 from megakernels.qwen.facts import facts
 from megakernels.qwen.kernel import decode_kernel
 from megakernels.qwen.plan import ROWS, VMEM_BYTES, Plan
-from megakernels.qwen.refs import AXIS, REPLICATED, SMEM_OPERANDS, Operands, staging
+from megakernels.qwen.refs import AXIS, REPLICATED, SMEM_OPERANDS, Operands, operand_names, staging
 from megakernels.qwen.state import state_shapes
 
 
 def operand_shapes(plan: Plan) -> Operands:
-    """Global shapes and dtypes of the operands, in the order the call takes them."""
+    """Global shapes and dtypes of the operands; those a plan does not have are None."""
     p, c = plan, plan.config
     layers = (p.cores, c.layers)
+    weights = jnp.float8_e4m3fn if p.fp8 else jnp.bfloat16
 
     def shape(*dims: int, dtype: Any = jnp.bfloat16) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(dims, dtype)
@@ -36,17 +37,17 @@ def operand_shapes(plan: Plan) -> Operands:
         rope=shape(p.capacity, 1, LANES, dtype=jnp.float32),
         constants=shape(p.cores, c.layers + 1, 1, p.constants_width, dtype=jnp.float32),
         w_ab=shape(p.cores, c.gdn_layers, c.hidden // LANES, p.ab_rows, LANES),
-        **{m.name: shape(*layers, m.tiles, m.rows, LANES) for m in p.layer_matrices},
+        scales=shape(*layers, p.all_scale_rows, LANES, dtype=jnp.float32) if p.fp8 else None,
+        **{m.name: shape(*layers, m.tiles, m.rows, LANES, dtype=weights) for m in p.layer_matrices},
         lm_head=shape(p.cores, p.lm_head.tiles, p.lm_head.rows, LANES),
     )
 
 
 def decode_step(plan: Plan, interpret: Any = False) -> Any:
     """The per-core function: operands, then the state arrays; returns Results. State operands are donated."""
-    operands, state = operand_shapes(plan), [s for s in state_shapes(plan) if s is not None]
+    names, state = operand_names(plan), [s for s in state_shapes(plan) if s is not None]
     in_hbm = pl.BlockSpec(memory_space=pltpu.HBM)
     in_smem = pl.BlockSpec(memory_space=pltpu.SMEM)
-    inputs = len(operands)
     per_core = [jax.ShapeDtypeStruct((1, *s.shape[1:]), s.dtype) for s in state]
     results = [
         jax.ShapeDtypeStruct((ROWS, LANES), jnp.int32),
@@ -56,11 +57,10 @@ def decode_step(plan: Plan, interpret: Any = False) -> Any:
     call = pl.pallas_call(
         decode_kernel(plan),
         out_shape=results,
-        in_specs=[in_smem if name in SMEM_OPERANDS else in_hbm for name in Operands._fields]
-        + [in_hbm] * len(state),
+        in_specs=[in_smem if name in SMEM_OPERANDS else in_hbm for name in names] + [in_hbm] * len(state),
         out_specs=[in_hbm] * len(results),
         scratch_shapes=(staging(plan),),
-        input_output_aliases={inputs + i: 2 + i for i in range(len(state))},
+        input_output_aliases={len(names) + i: 2 + i for i in range(len(state))},
         compiler_params=pltpu.CompilerParams(
             collective_id=0 if plan.cores > 1 else None,
             vmem_limit_bytes=VMEM_BYTES,
@@ -75,9 +75,9 @@ def decode_step(plan: Plan, interpret: Any = False) -> Any:
         # arrays it would cost a copy of each.
         placed = [
             pltpu.with_memory_space_constraint(array, pltpu.HBM)
-            if name in Operands._fields and name not in SMEM_OPERANDS
+            if name not in (*SMEM_OPERANDS, "state")
             else array
-            for name, array in zip((*Operands._fields, *("state" for _ in state)), arrays, strict=True)
+            for name, array in zip((*names, *("state" for _ in state)), arrays, strict=True)
         ]
         return tuple(call(*placed))
 
@@ -87,13 +87,14 @@ def decode_step(plan: Plan, interpret: Any = False) -> Any:
 def build_plan(plan: Plan, *, level: Level = "regions", interpret: Any = False) -> KernelBuild:
     """The kernel of a plan."""
     everywhere, split = PartitionSpec(), PartitionSpec(AXIS)
-    operands, state = operand_shapes(plan), [s for s in state_shapes(plan) if s is not None]
+    names, shapes = operand_names(plan), operand_shapes(plan)
+    state = [s for s in state_shapes(plan) if s is not None]
     return KernelBuild(
         name="qwen",
         function=instrument(decode_step(plan, interpret), level),
-        arguments=(*operands, *state),
+        arguments=(*(getattr(shapes, name) for name in names), *state),
         in_specs=(
-            *(everywhere if name in REPLICATED else split for name in Operands._fields),
+            *(everywhere if name in REPLICATED else split for name in names),
             *(split for _ in state),
         ),
         out_specs=(everywhere, *(split for _ in range(1 + len(state)))),
@@ -106,6 +107,7 @@ def build(
     *,
     batch: int = 1,
     verify: bool = False,
+    fp8: bool = False,
     cores: int = 8,
     layers: int | None = None,
     model: str | QwenConfig = "qwen3.8-27b",
@@ -118,6 +120,7 @@ def build(
     Args:
         batch: Sequences, each at its own position: 1, 2, 4 or 8.
         verify: 8 consecutive tokens of one sequence instead of one of each.
+        fp8: Layer weights in float8 with block scales, as the published FP8 checkpoint has them.
         cores: TensorCores, 1, 2, 4 or 8.
         layers: Take only this many layers, a multiple of 4 to keep the pattern.
         model: Name of a config in `megakernels.qwen.config.CONFIGS`, or a config.
@@ -137,5 +140,5 @@ def build(
     config = CONFIGS[model] if isinstance(model, str) else model
     if layers is not None:
         config = dataclasses.replace(config, layers=layers)
-    plan = Plan(config=config, batch=batch, verify=verify, cores=cores, **sizes)
+    plan = Plan(config=config, batch=batch, verify=verify, fp8=fp8, cores=cores, **sizes)
     return build_plan(plan, level=level, interpret=interpret)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.experimental.pallas import tpu as pltpu
 
 from megakernels.qwen.plan import BF16_BYTES, F32_BYTES, ROWS, VMEM_BYTES, WINDOW, Plan
-from megakernels.qwen.refs import AXIS, Operands, staging
+from megakernels.qwen.refs import AXIS, operand_names, staging
 
 PHASES = (
     "norm",
@@ -92,11 +92,12 @@ def facts(plan: Plan, level: str) -> dict[str, Any]:
     if p.verify:
         read["correction"] = written["correction"] = correction
         states.append("correction")
-    inputs, outputs = [*Operands._fields, *states], ["next_tokens", "logits", *states]
+    inputs, outputs = [*operand_names(p), *states], ["next_tokens", "logits", *states]
     return {
         "model": c.name,
         "batch": p.batch,
         "verify": p.verify,
+        "fp8": p.fp8,
         "context": max(scenario["positions"]),
         "layers": c.layers,
         "cores": p.cores,

@@ -122,6 +122,8 @@ def _gates(core: Core, constants: Any) -> None:
     weight = jnp.concatenate([stacked[block] for block in range(stacked.shape[0])], axis=1)
     both_last = (((1,), (1,)), ((), ()))
     product = lax.dot_general(v.normed[...], weight, both_last, preferred_element_type=jnp.float32)
+    if p.fp8:  # even and odd blocks of columns lie in halves
+        product = product[:ROWS] + product[ROWS:]
     a = product[:, :half] + core.constant("dt_bias", constants)
     softplus = jnp.maximum(a, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(a)))
     v.gates[0, :, :half] = jnp.exp(core.constant("a", constants) * softplus)

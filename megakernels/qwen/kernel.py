@@ -19,30 +19,35 @@ from jax.experimental.pallas import tpu as pltpu
 
 from megakernels.common.collectives import EntryBarrier
 from megakernels.common.exchange import Exchange
-from megakernels.common.gemv import LANES, MXU_COLUMNS, tile_product
+from megakernels.common.gemv import LANES, MXU_COLUMNS, scaled_tile_product, tile_product
 from megakernels.common.ring import Ring
 from megakernels.hooks import layer, phase, tag
 from megakernels.qwen import attention, gdn
-from megakernels.qwen.plan import Matrix, Plan
-from megakernels.qwen.refs import AXIS, REPLICATED, Core, Operands, Results
+from megakernels.qwen.plan import ROWS, Matrix, Plan
+from megakernels.qwen.refs import AXIS, REPLICATED, Core, Operands, Results, Staging, operand_names
 from megakernels.qwen.stream import Stream, WeightRefs, WeightStream
+
+# Where a layer is: the slot of its constants and scales, and the stream of tiles.
+type Place = tuple[jax.Array, Stream]
 
 NO_LOGIT = -3e38  # below any logit, above minus infinity
 
 
 def decode_kernel(plan: Plan) -> Callable[..., None]:
     """The kernel for `plan`: refs of Operands, the old state (aliased, not used), Results, then a Staging."""
-    inputs = len(Operands._fields)
+    names = operand_names(plan)
+    inputs = len(names)
     states = 4 if plan.verify else 3
 
     def kernel(*refs: Any) -> None:
         *arrays, vmem = refs
-        operands = zip(Operands._fields, arrays[:inputs], strict=True)
-        hbm = Operands(*(ref if name in REPLICATED else ref.at[0] for name, ref in operands))
+        operands = dict(zip(names, arrays[:inputs], strict=True))
+        shares = {name: ref if name in REPLICATED else ref.at[0] for name, ref in operands.items()}
+        hbm = Operands(**{"scales": None} | shares)
         next_tokens, *per_core = arrays[inputs + states :]
         out = Results(next_tokens, *(ref.at[0] for ref in per_core))
         weights = WeightRefs(hbm.w_in, hbm.w_out, hbm.w_gate_up, hbm.w_down, hbm.lm_head)
-        core = Core(plan, hbm, out, vmem, WeightStream(plan, Ring(vmem.ring), weights))
+        core = Core(plan, hbm, out, vmem, weight_stream(plan, vmem, weights))
         kv_tiles = enter(core)
         stream = core.weights.start()
         first_rows(core)
@@ -51,6 +56,12 @@ def decode_kernel(plan: Plan) -> Callable[..., None]:
         leave(core)
 
     return kernel
+
+
+def weight_stream(plan: Plan, vmem: Staging, weights: WeightRefs) -> WeightStream:
+    """The stream of tiles; with fp8 lm_head has a ring of its own."""
+    ring = Ring(vmem.ring)
+    return WeightStream(plan, ring, Ring(vmem.head_ring) if plan.fp8 else ring, weights)
 
 
 def enter(core: Core) -> Any:
@@ -71,7 +82,7 @@ def enter(core: Core) -> Any:
         if p.config.attention_layers:
             attention.load_window(core, 0, 0)
             attention.load_first_tiles(core, 0, kv_tiles)
-        for padded in (v.residual, v.mixed, v.delta_out, v.rope):
+        for padded in (v.residual, v.mixed, v.delta_out, v.rope, v.normed, v.mixed_rows):
             padded[...] = jnp.zeros_like(padded)
     return kv_tiles
 
@@ -103,7 +114,7 @@ def one_layer(core: Core, index: Any, kv_tiles: Any, stream: Stream) -> Stream:
             load_constants(core, index + 1)
             norm(core, "input_norm", slot, squares_of(core))
         with phase("in_proj"):
-            stream = in_proj(core, stream)
+            stream = in_proj(core, (slot, stream))
         is_attention = lax.rem(index, period) == period - 1
 
         @pl.when(is_attention)
@@ -116,16 +127,17 @@ def one_layer(core: Core, index: Any, kv_tiles: Any, stream: Stream) -> Stream:
 
         mixer = core.exchange(v.mixer_exchange)
         with phase("out_proj"):
-            stream = out_proj(core, mixer, stream)
+            put_rows(core, v.mixed_rows, 0, v.mixed[...].astype(jnp.bfloat16))
+            stream = out_proj(core, mixer, (slot, stream))
         with phase("mixer_all_reduce"):
             squares = all_reduce(core, mixer, p.w_out)
         with phase("norm"):
             norm(core, "post_norm", slot, squares)
         with phase("gate_up"):
-            stream = gate_up(core, stream)
+            stream = gate_up(core, (slot, stream))
         ffn = core.exchange(v.ffn_exchange)
         with phase("down"):
-            stream = down(core, ffn, stream)
+            stream = down(core, ffn, (slot, stream))
         with phase("ffn_all_reduce"):
             all_reduce(core, ffn, p.w_down)
     return stream
@@ -137,6 +149,12 @@ def load_constants(core: Core, index: Any) -> None:
     slot = lax.rem(index, 2)
     source = hbm.constants.at[index]
     tag(pltpu.make_async_copy(source, v.constants.at[slot], v.constants_in.at[slot]), "constants").start()
+    if p.fp8:
+
+        @pl.when(index < p.config.layers)
+        def scales() -> None:
+            copy = pltpu.make_async_copy(hbm.scales.at[index], v.scales.at[slot], v.constants_in.at[slot])
+            tag(copy, "scales").start()
 
     @pl.when(has_w_ab(core, index))
     def _() -> None:
@@ -149,6 +167,11 @@ def await_constants(core: Core, index: Any) -> None:
     hbm, v = core.hbm, core.vmem
     slot = lax.rem(index, 2)
     pltpu.make_async_copy(hbm.constants.at[0], v.constants.at[slot], v.constants_in.at[slot]).wait()
+    if core.plan.fp8:
+
+        @pl.when(index < core.plan.config.layers)
+        def scales() -> None:
+            pltpu.make_async_copy(hbm.scales.at[0], v.scales.at[slot], v.constants_in.at[slot]).wait()
 
     @pl.when(has_w_ab(core, index))
     def _() -> None:
@@ -177,38 +200,85 @@ def sum_squares(pieces: list[jax.Array]) -> jax.Array:
     return total
 
 
-def norm(core: Core, weight: str, slot: Any, squares: jax.Array) -> None:
-    """`normed` = RMS norm of the residual stream, given the partial sums of its squares."""
+def norm(
+    core: Core, weight: str, slot: Any, squares: jax.Array, put: Callable[..., None] | None = None
+) -> None:
+    """`normed` = RMS norm of the residual stream, given the partial sums of its squares.
+
+    Args:
+        core: The core's view.
+        weight: Name of the norm's weight among the constants.
+        slot: Where the layer's constants are.
+        squares: `[8, 128]` float32.
+        put: Writes rows into `normed`; `put_rows` unless given.
+    """
+    put = put or put_rows
     c, v = core.plan.config, core.vmem
     first, _ = core.plan.constants[weight]
     scale = lax.rsqrt(jnp.sum(squares, axis=-1, keepdims=True) * (1.0 / c.hidden) + c.norm_eps)
     for start in range(0, c.hidden, 512):
         columns = slice(start, start + 512)
         weights = v.constants[slot, :, first + start : first + start + 512]
-        v.normed[:, columns] = (v.residual[:, columns] * scale * weights).astype(jnp.bfloat16)
+        put(core, v.normed, start, (v.residual[:, columns] * scale * weights).astype(jnp.bfloat16))
+
+
+def put_rows(core: Core, packed: Any, first: int, rows: jax.Array) -> None:
+    """Write rows `[8, n]` at column `first` as matrices multiply them.
+
+    With fp8, even blocks of 128 columns go to the upper half and odd ones to the lower (see common/gemv.py);
+    the other halves stay zero from the start of the step.
+    """
+    if not core.plan.fp8:
+        packed[:, first : first + rows.shape[1]] = rows
+        return
+    for start in range(first, first + rows.shape[1], LANES):
+        half = slice(ROWS, None) if start // LANES % 2 else slice(ROWS)
+        packed[half, start : start + LANES] = rows[:, start - first : start - first + LANES]
+
+
+def put_plain_rows(core: Core, packed: Any, first: int, rows: jax.Array) -> None:
+    """Write rows `[8, n]` at column `first` as bfloat16 matrices multiply them."""
+    del core
+    packed[:ROWS, first : first + rows.shape[1]] = rows
 
 
 def multiply(
-    core: Core, stream: Stream, matrix: Matrix, rows: Callable[[], Any], emit: Callable[..., None]
+    core: Core, place: Place, matrix: Matrix, rows: Callable[[], Any], emit: Callable[..., None]
 ) -> Stream:
     """Multiply `rows()` by a matrix tile by tile: `emit(tile number, product [8, columns])`."""
+    slot, stream = place
 
     def one(number: Any, stream: Stream) -> Stream:
         tile = core.weights.tile(stream, matrix)
-        emit(number, tile_product(rows(), tile, matrix.columns))
+        if core.plan.fp8:
+            scales = tile_scales(core, matrix, slot, number)
+            product = scaled_tile_product(rows(), tile, matrix.columns, scales)
+        else:
+            product = tile_product(rows(), tile, matrix.columns)
+        emit(number, product)
         return core.weights.used(stream)
 
     return lax.fori_loop(0, matrix.tiles, one, stream)
 
 
-def in_proj(core: Core, stream: Stream) -> Stream:
+def tile_scales(core: Core, matrix: Matrix, slot: Any, number: Any) -> jax.Array:
+    """The scales of a tile, its column blocks from lane 0 on; `[row blocks, 128]` float32."""
+    first, rows, tiles = core.plan.scale_rows(matrix)
+    piece = lax.div(number, tiles)
+    start = pl.multiple_of(first + piece * rows, ROWS)
+    scales = core.vmem.scales[slot, pl.ds(start, rows), :]
+    lane = (number - piece * tiles) * (matrix.columns // LANES)
+    return pltpu.roll(scales, lax.rem(LANES - lane, LANES), 1)
+
+
+def in_proj(core: Core, place: Place) -> Stream:
     """`projected = normed @ w_in`."""
     v = core.vmem
 
     def emit(number: Any, product: jax.Array) -> None:
         v.projected[number] = product
 
-    return multiply(core, stream, core.plan.w_in, lambda: v.normed[...], emit)
+    return multiply(core, place, core.plan.w_in, lambda: v.normed[...], emit)
 
 
 def share(core: Core, product: jax.Array) -> jax.Array:
@@ -220,7 +290,7 @@ def share(core: Core, product: jax.Array) -> jax.Array:
     return product.astype(jnp.bfloat16)
 
 
-def out_proj(core: Core, mixer: Exchange, stream: Stream) -> Stream:
+def out_proj(core: Core, mixer: Exchange, place: Place) -> Stream:
     """This core's share of the mixer's output goes to all others."""
     v = core.vmem
 
@@ -233,20 +303,25 @@ def out_proj(core: Core, mixer: Exchange, stream: Stream) -> Stream:
         def _() -> None:
             mixer.send("mixer_share", number - (group - 1), group)
 
-    return multiply(core, stream, core.plan.w_out, lambda: v.mixed[...].astype(jnp.bfloat16), emit)
+    return multiply(core, place, core.plan.w_out, lambda: v.mixed_rows[...], emit)
 
 
-def gate_up(core: Core, stream: Stream) -> Stream:
+def gate_up(core: Core, place: Place) -> Stream:
     """`gated = silu(normed @ gate) * (normed @ up)`."""
     v = core.vmem
 
     def emit(number: Any, product: jax.Array) -> None:
-        v.gated[number] = (jax.nn.silu(product[:, :LANES]) * product[:, LANES:]).astype(jnp.bfloat16)
+        gated = (jax.nn.silu(product[:, :LANES]) * product[:, LANES:]).astype(jnp.bfloat16)
+        if core.plan.fp8:
+            odd, zeros = lax.rem(number, 2) == 1, jnp.zeros_like(gated)
+            halves = [jnp.where(odd, zeros, gated), jnp.where(odd, gated, zeros)]
+            gated = jnp.concatenate(halves, axis=0)
+        v.gated[number] = gated
 
-    return multiply(core, stream, core.plan.w_gate_up, lambda: v.normed[...], emit)
+    return multiply(core, place, core.plan.w_gate_up, lambda: v.normed[...], emit)
 
 
-def down(core: Core, ffn: Exchange, stream: Stream) -> Stream:
+def down(core: Core, ffn: Exchange, place: Place) -> Stream:
     """This core's share of the FFN's output goes to all others."""
     v = core.vmem
 
@@ -262,7 +337,7 @@ def down(core: Core, ffn: Exchange, stream: Stream) -> Stream:
         def _() -> None:
             ffn.send("ffn_share", number - (group - 1), group)
 
-    return multiply(core, stream, core.plan.w_down, rows, emit)
+    return multiply(core, place, core.plan.w_down, rows, emit)
 
 
 def all_reduce(core: Core, exchange: Exchange, matrix: Matrix) -> jax.Array:
@@ -289,14 +364,15 @@ def lm_head(core: Core, stream: Stream) -> None:
     slot = p.config.layers % 2
     with phase("final_norm"):
         await_constants(core, jnp.int32(p.config.layers))
-        norm(core, "input_norm", slot, squares_of(core))
+        norm(core, "input_norm", slot, squares_of(core), put_plain_rows)
+        stream = core.weights.head_start(stream)
     lane = lax.broadcasted_iota(jnp.int32, (v.logits.shape[1], MXU_COLUMNS), 1)
 
     def one(number: Any, state: Any) -> Any:
         stream, best, place = state
-        tile = core.weights.tile(stream, p.lm_head)
-        logits = tile_product(v.normed[...], tile, MXU_COLUMNS)
-        stream = core.weights.used(stream)
+        tile = core.weights.head_tile(stream)
+        logits = tile_product(v.normed[:ROWS], tile, MXU_COLUMNS)
+        stream = core.weights.head_used(stream)
         v.logits[number] = logits
         column = number * MXU_COLUMNS + lane
         better = (logits > best) & (column < p.vocab)

@@ -4,6 +4,7 @@ Every function here works on one layer of one core, so a loader never needs more
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import ml_dtypes
@@ -11,9 +12,10 @@ import numpy as np
 
 from megakernels.common.gemv import LANES, stack_columns
 from megakernels.common.rope import rope_table
+from megakernels.qwen.parameters import SCALE_SUFFIX
 from megakernels.qwen.plan import Matrix, Plan
 
-BF16 = ml_dtypes.bfloat16
+BF16, FP8 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
 
 # Gives a tensor of the checkpoint by name, `[out, in]`.
 Fetch = Callable[[str], np.ndarray]
@@ -53,42 +55,69 @@ def input_parts(plan: Plan, layer: int, core: int) -> list[Part]:
     ]
 
 
+def share(plan: Plan, matrix: Matrix, layer: int, core: int, fetch: Fetch) -> np.ndarray:
+    """A core's share `[k, n]` of one of a layer's matrices, without padding columns."""
+    return _share(plan, matrix, (layer, core), fetch, 1)
+
+
+def _share(plan: Plan, matrix: Matrix, place: tuple[int, int], fetch: Fetch, block: int) -> np.ndarray:
+    """The same in steps of `block` rows and columns: of the tensors themselves, or of their block scales."""
+    layer, core = place
+    prefix = f"model.layers.{layer}."
+
+    def cut(first: int, count: int) -> slice:
+        return slice(first // block, (first + count) // block)
+
+    if matrix.name == "w_in":
+        parts = [
+            (p.name, cut(p.rows.start, p.rows.stop - p.rows.start)) for p in input_parts(plan, layer, core)
+        ]
+        return np.concatenate([fetch(name)[rows] for name, rows in parts]).T
+    if matrix.name == "w_gate_up":
+        rows = cut(core * plan.intermediate, plan.intermediate)
+        halves = [fetch(f"{prefix}mlp.{name}_proj.weight")[rows] for name in ("gate", "up")]
+        width = halves[0].shape[1]
+        return np.stack([half.reshape(-1, LANES // block, width) for half in halves], 1).reshape(-1, width).T
+    if matrix.name == "w_down":
+        return fetch(f"{prefix}mlp.down_proj.weight")[:, cut(core * plan.intermediate, plan.intermediate)].T
+    below = "self_attn.o_proj" if plan.config.is_attention(layer) else "linear_attn.out_proj"
+    return fetch(f"{prefix}{below}.weight")[:, cut(core * plan.gate_channels, plan.gate_channels)].T
+
+
 def tiles(matrix: Matrix, values: np.ndarray) -> np.ndarray:
-    """`[k, up to n]` to stored tiles bf16 `[tiles, rows, 128]`, padding columns zero."""
-    whole = np.zeros((matrix.k, matrix.n), BF16)
+    """`[k, up to n]` to stored tiles `[tiles, rows, 128]` of the same dtype, padding columns zero."""
+    whole = np.zeros((matrix.k, matrix.n), values.dtype)
     whole[:, : values.shape[1]] = values
     columns = matrix.columns
     return np.stack([stack_columns(whole[:, t * columns : (t + 1) * columns]) for t in range(matrix.tiles)])
 
 
-def pack_w_in(plan: Plan, layer: int, core: int, fetch: Fetch) -> np.ndarray:
-    """`[tiles, rows, 128]` of the input projection."""
-    rows = [fetch(part.name)[part.rows] for part in input_parts(plan, layer, core)]
-    return tiles(plan.w_in, np.concatenate(rows).astype(BF16).T)
+def pack_matrix(plan: Plan, matrix: Matrix, layer: int, core: int, fetch: Fetch) -> np.ndarray:
+    """One of a layer's matrices, `[tiles, rows, 128]`, float8 or bfloat16.
+
+    Raises:
+        ValueError: With fp8, the checkpoint's tensor is not float8.
+    """
+    values = share(plan, matrix, layer, core, fetch)
+    if not plan.fp8:
+        return tiles(matrix, values.astype(BF16))
+    if values.dtype != FP8:
+        raise ValueError(f"{matrix.name} of layer {layer} is {values.dtype}, the plan wants float8_e4m3fn")
+    return tiles(matrix, values)
 
 
-def pack_w_out(plan: Plan, layer: int, core: int, fetch: Fetch) -> np.ndarray:
-    """`[tiles, rows, 128]` of the output projection."""
-    below = "self_attn.o_proj" if plan.config.is_attention(layer) else "linear_attn.out_proj"
-    width = plan.gate_channels
-    weight = fetch(f"model.layers.{layer}.{below}.weight")[:, core * width : (core + 1) * width]
-    return tiles(plan.w_out, weight.astype(BF16).T)
-
-
-def pack_w_gate_up(plan: Plan, layer: int, core: int, fetch: Fetch) -> np.ndarray:
-    """`[tiles, rows, 128]` of gate and up, 128 columns of each in turn."""
-    rows = slice(core * plan.intermediate, (core + 1) * plan.intermediate)
-    both = [
-        fetch(f"model.layers.{layer}.mlp.{name}_proj.weight")[rows].astype(BF16) for name in ("gate", "up")
-    ]
-    pairs = np.stack([half.reshape(-1, LANES, plan.config.hidden) for half in both], axis=1)
-    return tiles(plan.w_gate_up, pairs.reshape(-1, plan.config.hidden).T)
-
-
-def pack_w_down(plan: Plan, layer: int, core: int, fetch: Fetch) -> np.ndarray:
-    """`[tiles, rows, 128]` of down."""
-    columns = slice(core * plan.intermediate, (core + 1) * plan.intermediate)
-    return tiles(plan.w_down, fetch(f"model.layers.{layer}.mlp.down_proj.weight")[:, columns].astype(BF16).T)
+def pack_scales(plan: Plan, layer: int, core: int, fetch: Fetch) -> np.ndarray:
+    """Block scales of all matrices of a layer, float32 `[all_scale_rows, 128]`; see `Plan.scale_rows`."""
+    stacked = np.zeros((plan.all_scale_rows, LANES), np.float32)
+    for matrix in plan.layer_matrices:
+        first, rows, tiles_of_piece = plan.scale_rows(matrix)
+        scales = _share(plan, matrix, (layer, core), lambda name: fetch(name + SCALE_SUFFIX), LANES)
+        width = matrix.columns // LANES * tiles_of_piece
+        for piece, start in enumerate(range(0, scales.shape[1], width)):
+            part = scales[:, start : start + width].astype(np.float32)
+            at = first + piece * rows
+            stacked[at : at + part.shape[0], : part.shape[1]] = part
+    return stacked
 
 
 def pack_lm_head(plan: Plan, core: int, fetch: Fetch) -> np.ndarray:
@@ -154,6 +183,10 @@ def pack_rope(plan: Plan) -> np.ndarray:
     return rope_table(plan.capacity, plan.config.rope_dims, plan.config.rope_theta)[:, None, :]
 
 
+def _pack_matrix_of(matrix: Matrix, plan: Plan, layer: int, core: int, fetch: Fetch) -> np.ndarray:
+    return pack_matrix(plan, matrix, layer, core, fetch)
+
+
 def pack_all(plan: Plan, fetch: Fetch) -> dict[str, np.ndarray]:
     """Every weight operand, all cores; for small configs. Shapes as `operands.weight_shapes` says."""
     layers, cores = range(plan.config.layers), range(plan.cores)
@@ -167,9 +200,7 @@ def pack_all(plan: Plan, fetch: Fetch) -> dict[str, np.ndarray]:
         "rope": pack_rope(plan),
         "constants": stack(pack_constants, range(plan.config.layers + 1)),
         "w_ab": stack(pack_w_ab, gdn),
-        "w_in": stack(pack_w_in, layers),
-        "w_out": stack(pack_w_out, layers),
-        "w_gate_up": stack(pack_w_gate_up, layers),
-        "w_down": stack(pack_w_down, layers),
+        **({"scales": stack(pack_scales, layers)} if plan.fp8 else {}),
+        **{matrix.name: stack(partial(_pack_matrix_of, matrix), layers) for matrix in plan.layer_matrices},
         "lm_head": np.stack([pack_lm_head(plan, core, fetch) for core in cores]),
     }

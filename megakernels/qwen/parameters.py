@@ -2,11 +2,15 @@
 
 from collections.abc import Iterator
 
+import ml_dtypes
 import numpy as np
 
 from megakernels.qwen.config import QwenConfig
 
 Parameters = dict[str, np.ndarray]
+FP8_BLOCK = 128  # rows and columns that share a scale in the FP8 checkpoint
+SCALE_SUFFIX = "_scale_inv"
+FP8_LARGEST = 448.0  # of float8_e4m3fn
 
 
 def tensor_shapes(config: QwenConfig) -> dict[str, tuple[int, ...]]:
@@ -92,3 +96,52 @@ def random_tensors(config: QwenConfig, seed: int) -> Iterator[tuple[str, np.ndar
 def random_parameters(config: QwenConfig, seed: int) -> Parameters:
     """All tensors at once; for small configs."""
     return dict(random_tensors(config, seed))
+
+
+def is_fp8(name: str) -> bool:
+    """Whether the FP8 checkpoint stores this weight in float8 with block scales.
+
+    The published file size pins it: all projections but in_proj_a and in_proj_b; embedding, lm_head, norms
+    and vectors stay bfloat16.
+    """
+    return name.endswith(("_proj.weight", "in_proj_qkv.weight", "in_proj_z.weight"))
+
+
+def quantize(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """float8_e4m3fn values and bfloat16 scales, one per 128 x 128 block: value * scale is the weight."""
+    rows, columns = (size // FP8_BLOCK for size in weight.shape)
+    blocks = weight.astype(np.float32).reshape(rows, FP8_BLOCK, columns, FP8_BLOCK)
+    scales = np.abs(blocks).max(axis=(1, 3)) / FP8_LARGEST
+    scales = np.where(scales == 0, 1, scales).astype(ml_dtypes.bfloat16)
+    # A scale rounded down could push the largest value past what float8 holds.
+    scaled = blocks / scales.astype(np.float32)[:, None, :, None]
+    values = np.clip(scaled, -FP8_LARGEST, FP8_LARGEST).reshape(weight.shape)
+    return values.astype(ml_dtypes.float8_e4m3fn), scales
+
+
+def dequantize(values: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """The float32 weight of a quantized one."""
+    expanded = scales.astype(np.float32).repeat(FP8_BLOCK, 0).repeat(FP8_BLOCK, 1)
+    return values.astype(np.float32) * expanded
+
+
+def quantize_parameters(parameters: Parameters) -> Parameters:
+    """The tensors as the FP8 checkpoint names and stores them."""
+    out: Parameters = {}
+    for name, value in parameters.items():
+        if is_fp8(name):
+            out[name], out[name + SCALE_SUFFIX] = quantize(value)
+        else:
+            out[name] = value
+    return out
+
+
+def dequantize_parameters(parameters: Parameters) -> Parameters:
+    """Quantized tensors as plain ones again."""
+    plain = {name: value for name, value in parameters.items() if not name.endswith(SCALE_SUFFIX)}
+    return {
+        name: dequantize(value, parameters[name + SCALE_SUFFIX])
+        if name + SCALE_SUFFIX in parameters
+        else value
+        for name, value in plain.items()
+    }

@@ -72,7 +72,9 @@ class Plan:
         capacity: Tokens the KV cache holds, a multiple of kv_tile.
         kv_tile: Tokens per copy of the KV cache.
         kv_slots: KV tiles in flight.
+        fp8: Layer weights are float8 with a scale per 128 x 128 block; lm_head stays bfloat16.
         ring_depth: Weight tiles in flight.
+        head_depth: With fp8, lm_head tiles in flight in their own ring.
         bank_rows: Rows of 128 elements in a ring bank; 0 takes the least that holds one column pair of
             every matrix.
     """
@@ -84,7 +86,9 @@ class Plan:
     capacity: int = 4096
     kv_tile: int = 512
     kv_slots: int = 4
+    fp8: bool = False
     ring_depth: int = 16
+    head_depth: int = 8
     bank_rows: int = 0
 
     def __post_init__(self) -> None:
@@ -105,6 +109,8 @@ class Plan:
             raise ValueError(f"{c.name}: GDN heads must be 128 wide, attention heads a multiple of it")
         if c.gate_channels != c.attention_heads * c.head_dim:
             raise ValueError(f"{c.name}: both mixers must feed output projections of one width")
+        if self.fp8 and not 0 < self.head_depth <= self.ring_depth:
+            raise ValueError(f"head_depth {self.head_depth} must be from 1 to ring_depth {self.ring_depth}")
         if self.capacity % self.kv_tile or self.kv_tile % WINDOW_ALIGN:
             raise ValueError(
                 f"capacity {self.capacity} must be a multiple of kv_tile {self.kv_tile}, that of 16"
@@ -227,6 +233,37 @@ class Plan:
         """Tiles of one layer."""
         return sum(matrix.tiles for matrix in self.layer_matrices)
 
+    @property
+    def weight_bytes_per_element(self) -> int:
+        """Of the layers' matrices."""
+        return 1 if self.fp8 else BF16_BYTES
+
+    @property
+    def packed_rows(self) -> int:
+        """Rows activations are multiplied in: with fp8, even and odd blocks of 128 lie in halves."""
+        return 2 * ROWS if self.fp8 else ROWS
+
+    def scale_rows(self, matrix: Matrix) -> tuple[int, int, int]:
+        """Where a matrix's scales lie: first row, rows of a piece, tiles of a piece.
+
+        A piece `[rows, 128]` holds the scales of consecutive tiles, row blocks on rows and column blocks on
+        lanes; the pieces of all matrices of a layer are stacked.
+        """
+        first = 0
+        for other in self.layer_matrices:
+            rows, tiles = round_up(other.k // LANES, ROWS), LANES // (other.columns // LANES)
+            if other.name == matrix.name:
+                return first, rows, tiles
+            first += rows * -(-other.tiles // tiles)
+        raise ValueError(f"{matrix.name} is not a layer's matrix")
+
+    @property
+    def all_scale_rows(self) -> int:
+        """Rows of the stacked scales of a layer."""
+        last = self.layer_matrices[-1]
+        first, rows, tiles = self.scale_rows(last)
+        return first + rows * -(-last.tiles // tiles)
+
     def first_tile(self, matrix: Matrix) -> int:
         """Number of a matrix's first tile in its layer; 0 for lm_head, which is no layer's."""
         names = [m.name for m in self.layer_matrices]
@@ -289,19 +326,22 @@ class Plan:
     def weight_bytes(self) -> dict[str, int]:
         """Bytes of each weight operand a core reads in a step."""
         layers = self.config.layers
-        sizes = {m.name: layers * m.tiles * m.rows * LANES * BF16_BYTES for m in self.layer_matrices}
+        width = self.weight_bytes_per_element
+        sizes = {m.name: layers * m.tiles * m.rows * LANES * width for m in self.layer_matrices}
         sizes["lm_head"] = self.lm_head.tiles * self.lm_head.rows * LANES * BF16_BYTES
         sizes["w_ab"] = self.config.gdn_layers * self.ab_rows * self.config.hidden * BF16_BYTES
         sizes["constants"] = (layers + 1) * self.constants_width * F32_BYTES
+        if self.fp8:
+            sizes["scales"] = layers * self.all_scale_rows * LANES * F32_BYTES
         return sizes
 
     def ideal_weight_bytes(self) -> float:
         """Bytes of a core's equal share of every weight, none padded, none kept twice."""
-        from megakernels.qwen.parameters import tensor_shapes
+        from megakernels.qwen.parameters import is_fp8, tensor_shapes
 
-        elements = sum(
-            math.prod(shape)
+        size = sum(
+            math.prod(shape) * (1 if self.fp8 and is_fp8(name) else BF16_BYTES)
             for name, shape in tensor_shapes(self.config).items()
             if name != "model.embed_tokens.weight"
         )
-        return elements * BF16_BYTES / self.cores
+        return size / self.cores

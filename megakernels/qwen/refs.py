@@ -18,7 +18,10 @@ REPLICATED = (*SMEM_OPERANDS, "embedding", "rope")  # whole on every core; all o
 
 
 class Operands(NamedTuple):
-    """Refs in the order the call takes them; each core's share, without the leading core axis."""
+    """Refs in the order the call takes them; each core's share, without the leading core axis.
+
+    `operand_names` gives those a plan has.
+    """
 
     tokens: Any  # SMEM i32 [rows]
     positions: Any  # SMEM i32 [batch]: where the first row of each sequence stands
@@ -27,7 +30,8 @@ class Operands(NamedTuple):
     rope: Any  # f32 [capacity, 1, 128]
     constants: Any  # f32 [layers + 1, 1, constants width]
     w_ab: Any  # bf16 [gdn layers, hidden / 128, ab rows, 128]
-    w_in: Any  # the rest of the weights: see stream.py
+    scales: Any  # f32 [layers, all scale rows, 128], or None without fp8
+    w_in: Any  # the tiles: see stream.py
     w_out: Any
     w_gate_up: Any
     w_down: Any
@@ -49,10 +53,11 @@ class Staging(NamedTuple):
     """What a core keeps in VMEM and SMEM, and its semaphores. A leading 2 is a pair used in turn."""
 
     residual: Any  # f32 [8, hidden]: the residual stream, whole on every core
-    normed: Any  # bf16 [8, hidden]: what the input projections multiply
+    normed: Any  # bf16 [8 or 16, hidden]: what the input projections multiply
     projected: Any  # f32 [tiles, 8, columns]: results of the input projection
-    mixed: Any  # f32 [8, gate channels]: what the output projection multiplies
-    gated: Any  # bf16 [tiles, 8, 128]: what down multiplies
+    mixed: Any  # f32 [8, gate channels]: what a mixer gives
+    mixed_rows: Any  # bf16 [8 or 16, gate channels]: the same as the output projection multiplies it
+    gated: Any  # bf16 [tiles, 8 or 16, 128]: what down multiplies
     logits: Any  # f32 [tiles, 8, 256]
     next_tokens: Any  # i32 [8, 128]
     embedded: Any  # bf16 [rows, embedding rows, hidden / embedding rows]
@@ -84,6 +89,13 @@ class Staging(NamedTuple):
     result_out: Any  # DMA semaphore
     working: Any = None  # f32 [value heads, key dim, value dim]: verify only, the state inside the block
     correction: Any = None  # f32 [2, correction blocks, 8, 128]: verify only
+    scales: Any = None  # f32 [2, all scale rows, 128]: fp8 only
+    head_ring: Any = None  # RingScratch of bf16 lm_head tiles: fp8 only
+
+
+def operand_names(plan: Plan) -> list[str]:
+    """Names of the operands of a plan: all of `Operands`, without scales unless it is fp8."""
+    return [name for name in Operands._fields if plan.fp8 or name != "scales"]
 
 
 def staging(plan: Plan) -> Staging:
@@ -101,10 +113,11 @@ def staging(plan: Plan) -> Staging:
 
     return Staging(
         residual=vmem((ROWS, c.hidden), f32),
-        normed=vmem((ROWS, c.hidden), bf16),
+        normed=vmem((p.packed_rows, c.hidden), bf16),
         projected=vmem((p.w_in.tiles, ROWS, p.w_in.columns), f32),
         mixed=vmem((ROWS, p.gate_channels), f32),
-        gated=vmem((p.w_gate_up.tiles, ROWS, LANES), bf16),
+        mixed_rows=vmem((p.packed_rows, p.gate_channels), bf16),
+        gated=vmem((p.w_gate_up.tiles, p.packed_rows, LANES), bf16),
         logits=vmem((p.lm_head.tiles, ROWS, MXU_COLUMNS), f32),
         next_tokens=vmem((ROWS, LANES), i32),
         embedded=vmem((p.rows, p.embedding_rows, width), bf16),
@@ -121,7 +134,7 @@ def staging(plan: Plan) -> Staging:
         new_kv=vmem((p.kv_blocks, ROWS, LANES), f32),
         kv=vmem((p.kv_slots, p.kv_blocks, p.kv_tile, LANES), bf16),
         window=vmem((2, p.batch, p.kv_blocks, WINDOW, LANES), bf16),
-        ring=ring_scratch(p.ring_depth, (p.bank, LANES), bf16),
+        ring=ring_scratch(p.ring_depth, (p.bank, LANES), jnp.float8_e4m3fn if p.fp8 else bf16),
         mixer_exchange=exchange_scratch(p.cores, shares(p.w_out.columns), bf16),
         ffn_exchange=exchange_scratch(p.cores, shares(p.w_down.columns), bf16),
         token_exchange=exchange_scratch(p.cores, (2, ROWS, LANES), f32),
@@ -136,6 +149,8 @@ def staging(plan: Plan) -> Staging:
         result_out=dma,
         working=vmem(state, f32) if p.verify else None,
         correction=vmem((2, p.correction_blocks, ROWS, LANES), f32) if p.verify else None,
+        scales=vmem((2, p.all_scale_rows, LANES), f32) if p.fp8 else None,
+        head_ring=ring_scratch(p.head_depth, (p.lm_head.rows, LANES), bf16) if p.fp8 else None,
     )
 
 

@@ -47,6 +47,7 @@ class WeightStream:
 
     plan: Plan
     ring: Ring
+    head_ring: Ring  # the same unless lm_head is wider than the layers' weights
     hbm: WeightRefs
 
     def start(self) -> Stream:
@@ -85,16 +86,52 @@ class WeightStream:
         def _() -> None:
             tag(self._fill(stream, plan.w_down, hbm.w_down.at[stream.layer]), "w_down").start()
 
-        @pl.when(jnp.logical_not(in_layers) & (stream.tile < plan.lm_head.tiles))
-        def _() -> None:
-            tag(self._fill(stream, plan.lm_head, hbm.lm_head), "lm_head").start()
-
+        self._request_head(stream, in_layers)
         layer_done = in_layers & (stream.tile == plan.tiles_per_layer - 1)
         return stream._replace(
             fill_bank=self.ring.following(stream.fill_bank),
             layer=jnp.where(layer_done, stream.layer + 1, stream.layer),
             tile=jnp.where(layer_done, 0, stream.tile + 1),
         )
+
+    def head_start(self, stream: Stream) -> Stream:
+        """The stream at lm_head's first tile; with a ring of its own, all banks of that are requested."""
+        if not self.plan.fp8:
+            return stream
+        zero = jnp.int32(0)
+        return Stream(zero, zero, stream.layer, jnp.int32(self.plan.head_depth))
+
+    def head_tile(self, stream: Stream) -> Any:
+        """Stall until the next tile of lm_head is there; the ref `[rows, 128]` to read it by."""
+        rows = self.plan.lm_head.rows
+        tile = self.head_ring.scratch.banks.at[stream.bank, pl.ds(0, rows)]
+        pltpu.make_async_copy(tile, tile, self.head_ring.scratch.full.at[stream.bank]).wait()
+        return tile
+
+    def head_used(self, stream: Stream) -> Stream:
+        """The tile was read for the last time: request the one that takes its bank."""
+        ring, limit = self.head_ring, self.plan.lm_head.tiles
+
+        @pl.when(stream.tile < limit)
+        def _() -> None:
+            tag(self._fill_head(stream, stream.fill_bank), "lm_head").start()
+
+        bank, fill = ring.following(stream.bank), ring.following(stream.fill_bank)
+        return stream._replace(bank=bank, fill_bank=fill, tile=stream.tile + 1)
+
+    def _request_head(self, stream: Stream, in_layers: jax.Array) -> None:
+        """After the last layer's tiles the first of lm_head follow, as many as its ring takes."""
+        own = self.plan.fp8
+        limit = min(self.plan.lm_head.tiles, self.plan.head_depth) if own else self.plan.lm_head.tiles
+
+        @pl.when(jnp.logical_not(in_layers) & (stream.tile < limit))
+        def _() -> None:
+            tag(self._fill_head(stream, stream.tile if own else stream.fill_bank), "lm_head").start()
+
+    def _fill_head(self, stream: Stream, bank: jax.Array) -> Any:
+        scratch, rows = self.head_ring.scratch, self.plan.lm_head.rows
+        source = self.hbm.lm_head.at[stream.tile]
+        return pltpu.make_async_copy(source, scratch.banks.at[bank, pl.ds(0, rows)], scratch.full.at[bank])
 
     def _between(self, stream: Stream, matrix: Matrix) -> jax.Array:
         first = self.plan.first_tile(matrix)

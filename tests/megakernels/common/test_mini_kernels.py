@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from megakernels.common import delta_rule, flash, gemv, rope
+from megakernels.qwen.parameters import dequantize, quantize
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -23,6 +24,21 @@ def test_tile_product(k: int, columns: int) -> None:
     expected = gemv.tile_product_reference(np.asarray(rows), tile, columns)
     np.testing.assert_allclose(product, expected, atol=1e-3)
     np.testing.assert_allclose(product, np.asarray(rows, np.float32) @ matrix.astype(np.float32), atol=1e-3)
+
+
+@pytest.mark.parametrize(("k", "columns"), [(256, 256), (384, 512), (128, 256)])
+def test_scaled_tile_product(k: int, columns: int) -> None:
+    values, scales = quantize(normal(k, columns, seed=1))
+    assert values.dtype == jnp.float8_e4m3fn
+    rows = jnp.asarray(normal(8, k), jnp.bfloat16)
+    zeros = jnp.zeros((8, 128), jnp.bfloat16)
+    blocks = [gemv.split_by_parity(rows[:, b * 128 : (b + 1) * 128], zeros, b) for b in range(k // 128)]
+    lanes = np.zeros((8, 128), np.float32)
+    lanes[: k // 128, : columns // 128] = scales
+    tile = jnp.asarray(gemv.stack_columns(values))
+    product = gemv.scaled_tile_product(jnp.concatenate(blocks, axis=1), tile, columns, jnp.asarray(lanes))
+    expected = np.asarray(rows, np.float32) @ dequantize(values, scales)
+    np.testing.assert_allclose(product, expected, atol=1e-3)
 
 
 def delta_inputs(heads: int) -> tuple[list[jax.Array], delta_rule.DeltaRow]:

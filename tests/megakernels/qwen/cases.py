@@ -16,7 +16,7 @@ from megakernels.qwen import reference
 from megakernels.qwen.build import build_plan
 from megakernels.qwen.config import SMALL, QwenConfig
 from megakernels.qwen.pack import pack_all
-from megakernels.qwen.parameters import random_parameters
+from megakernels.qwen.parameters import dequantize_parameters, quantize_parameters, random_parameters
 from megakernels.qwen.plan import Plan
 from megakernels.qwen.state import KernelState, after_rows, from_reference, to_reference
 
@@ -24,11 +24,16 @@ EXACT = ("A_log", "dt_bias", "linear_attn.norm.weight")
 
 
 @functools.cache
-def parameters(config: QwenConfig, seed: int) -> dict[str, np.ndarray]:
-    """Random weights as a checkpoint holds them: bfloat16 values, a few vectors float32."""
+def parameters(config: QwenConfig, seed: int, fp8: bool = False) -> dict[str, np.ndarray]:
+    """Random weights as a checkpoint holds them: bfloat16 or float8 with scales, a few vectors float32."""
+    values = random_parameters(config, seed)
+    if fp8:
+        values = quantize_parameters(values)
     return {
-        name: value if name.endswith(EXACT) else np.asarray(jnp.asarray(value, jnp.bfloat16))
-        for name, value in random_parameters(config, seed).items()
+        name: value
+        if name.endswith(EXACT) or value.dtype != np.float32
+        else np.asarray(jnp.asarray(value, jnp.bfloat16))
+        for name, value in values.items()
     }
 
 
@@ -58,7 +63,8 @@ class Runner:
         self.shardings = [NamedSharding(mesh, spec) for spec in self.build.in_specs]
         packed = pack_all(plan, weights.__getitem__)
         self.weights = [
-            jax.device_put(a, s) for a, s in zip(packed.values(), self.shardings[3:12], strict=True)
+            jax.device_put(a, s)
+            for a, s in zip(packed.values(), self.shardings[3 : 3 + len(packed)], strict=True)
         ]
         self.function = jax.jit(self.build.global_function(mesh))
 
@@ -105,7 +111,7 @@ def decode(
     """Steps of the kernel and of the reference fed with the same tokens, from one random state."""
     config = dataclasses.replace(SMALL, **(model or {}))
     plan = Plan(config=config, **sizes)
-    weights = parameters(config, seed)
+    weights = parameters(config, seed, plan.fp8)
     packed = weights
     if swap_gate_and_up:
         other = {"gate_proj": "up_proj", "up_proj": "gate_proj"}
@@ -114,7 +120,7 @@ def decode(
     ours_reference = jax.jit(partial(reference.decode_step, config))
     expected = random_state(config, plan.batch, plan.capacity, seed)
     state = from_reference(plan, expected)
-    on_device = {name: jnp.asarray(value) for name, value in weights.items()}
+    on_device = {name: jnp.asarray(value) for name, value in dequantize_parameters(weights).items()}
     tokens = np.random.RandomState(seed).randint(0, config.vocab, plan.batch).astype(np.int32)
     result: dict[str, Any] = {
         "tokens": [],
@@ -155,12 +161,12 @@ def verify(
     """Verify steps; after each, accepted[i] of its 8 rows are kept."""
     config = dataclasses.replace(SMALL, **(model or {}))
     plan = Plan(config=config, verify=True, **sizes)
-    weights = parameters(config, seed)
+    weights = parameters(config, seed, plan.fp8)
     runner = Runner(plan, weights, dma, detect_races, level)
     run = jax.jit(partial(reference.forward, config))
     expected = random_state(config, 1, plan.capacity, seed)
     state = from_reference(plan, expected)
-    on_device = {name: jnp.asarray(value) for name, value in weights.items()}
+    on_device = {name: jnp.asarray(value) for name, value in dequantize_parameters(weights).items()}
     rng = np.random.RandomState(seed)
     result: dict[str, Any] = {
         "tokens": [],

@@ -57,6 +57,12 @@ def test_verify_and_every_state_it_can_go_on_from(simulated, mode) -> None:
     )
 
 
+@pytest.mark.parametrize("mode", [ON_WAIT, EAGER], ids=["on_wait", "eager"])
+def test_float8_weights(simulated, mode) -> None:
+    sizes = SIZES | {"cores": 1, "fp8": True, "head_depth": 2}
+    check(simulated("qwen:decode", sizes=sizes, model=SHORT, steps=1, first_position=31, **mode).clean())
+
+
 def test_hooks_change_no_bit_of_the_result(simulated) -> None:
     sizes = SIZES | {"cores": 2}
     off, regions = (
@@ -95,6 +101,22 @@ def test_verify_on_every_slice(simulated, cores) -> None:
         simulated(
             "qwen:verify", sizes=sizes, accepted=[3, 8, 1, 5, 8, 2], first_position=27, timeout=900
         ).clean()
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cores", [2, 8])
+@pytest.mark.parametrize("batch", [1, 4])
+def test_float8_weights_on_every_slice(simulated, cores, batch) -> None:
+    sizes = SIZES | {"cores": cores, "batch": batch, "fp8": True, "head_depth": 1}
+    check(simulated("qwen:decode", sizes=sizes, steps=6, first_position=28, timeout=900, **ON_WAIT).clean())
+
+
+@pytest.mark.slow
+def test_float8_verify(simulated) -> None:
+    sizes = SIZES | {"cores": 2, "fp8": True, "head_depth": 1}
+    check_verify(
+        simulated("qwen:verify", sizes=sizes, accepted=[3, 8, 1], first_position=27, timeout=900).clean()
     )
 
 
