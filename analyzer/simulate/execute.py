@@ -1,6 +1,6 @@
 """Runs the generated code of one core and gives its trace: block visits and events, no times."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from analyzer.errors import UnsupportedProgramError
 from analyzer.simulate import expressions
 from analyzer.simulate.compiled import Compiled
-from analyzer.simulate.scenario import Assumptions, Scenario
+from analyzer.simulate.scenario import Assumptions, Draw, Scenario, sequence_of
 from analyzer.simulate.sites import name_of
 from analyzer.simulate.words import DeviceWords, guarded_dummies
 
@@ -58,7 +58,7 @@ class Core:
             (guarded_dummies(compiled), 0),
         ):
             self.smem.update(dict.fromkeys(addresses, value))
-        self._pops: dict[str, int] = {}
+        self._pops: dict[str, Iterator[int]] = {}
         self.namespace: dict[str, object] = dict(expressions.helpers())
         self.namespace |= dict.fromkeys(compiled.globals_, 0)
         self.namespace |= {
@@ -160,16 +160,12 @@ class Core:
         source = str(site.source) if site.source is not None else f"bundle {site.bundle:#x}"
         short = source.rsplit("/", 1)[-1]
         key = next((k for k in (source, short, short.rpartition(":")[2]) if k in self.scenario.pops), None)
-        given = self.scenario.pops[key] if key is not None else self.scenario.default
-        if isinstance(given, list):
-            turn = self._pops.get(source, 0)
-            self._pops[source] = turn + 1
-            value = given[turn % len(given)] if given else self.scenario.default
-        else:
-            value = given
-        return self.assumptions.note(
-            "vector to scalar pop", source, value & expressions.MASK, key is not None
-        )
+        sequence = self._pops.get(source)
+        if sequence is None:
+            given = self.scenario.pops[key] if key is not None else self.scenario.default
+            sequence = self._pops[source] = sequence_of(given, source, self.scenario.default)
+        value = next(sequence) & expressions.MASK
+        return self.assumptions.note("vector to scalar pop", source, value, key is not None)
 
     def _semaphore(self, index: int) -> int:
         site = self.compiled.sites[index]
@@ -187,12 +183,15 @@ class Core:
         origin = f"operand {operand}" if operand is not None else "memory"
         offset = (source - placed.start) * 8 if placed is not None else 0
         where = str(site.source) if site.source is not None else f"bundle {site.bundle:#x}"
+        drawn = given.sequence(origin) if isinstance(given, Draw) else None
         for k in range(granules * 8):
-            if given is None:
+            if drawn is not None:
+                value = next(drawn)
+            elif given is None:
                 value = self.scenario.default
             elif isinstance(given, int):
                 value = given
-            else:
+            elif isinstance(given, list):
                 value = given[offset + k] if offset + k < len(given) else self.scenario.default
             self.smem[destination + k] = value & expressions.MASK
         first = self.smem[destination]

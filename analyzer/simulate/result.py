@@ -18,13 +18,14 @@ class ScenarioRecord:
 
     name: the scenario's. assumed: every value that the bundles do not contain, with its place and how
     often it was used; `given` tells those the scenario names from defaults. peers: how the other cores
-    were treated.
+    were treated. dependent_branches: bundles of the branches that depend on values from outside.
     """
 
     name: str
     assumed: tuple[Assumption, ...]
     peers: str
     devices: int | None
+    dependent_branches: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

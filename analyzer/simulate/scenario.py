@@ -4,8 +4,36 @@ A scenario gives them; whatever it does not give is assumed, and every assumptio
 place in the source and how often it was used. Nothing is assumed silently.
 """
 
-from collections.abc import Iterable, Mapping
+import itertools
+import random
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Values drawn from a seeded distribution: integers from low to high inclusive, or from `choices`.
+
+    Each place in the program draws its own sequence, the same in every run.
+    """
+
+    low: int = 0
+    high: int = 0
+    choices: tuple[int, ...] = ()
+    seed: int = 0
+
+    def sequence(self, place: str) -> Iterator[int]:
+        """The values that one place in the program sees, in turn, without end."""
+        generator = random.Random(f"{self.seed}:{place}")
+        while True:
+            yield generator.choice(self.choices) if self.choices else generator.randint(self.low, self.high)
+
+    def __str__(self) -> str:
+        what = f"one of {list(self.choices)}" if self.choices else f"{self.low} to {self.high}"
+        return f"drawn from {what}, seed {self.seed}"
+
+
+type Values = int | list[int] | Draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +45,8 @@ class Scenario:
         devices: cores that take part, None: taken from the program where it says so, else 1.
         scalars: operand index -> value of an operand passed by value (int32 bits).
         smem: operand index -> words of an operand that the kernel copies to SMEM; a single int fills.
-        pops: `file.py:line` or `line` -> value, or values in turn, of vector-to-scalar pops there.
+        pops: `path/file.py:line`, `file.py:line` or `line` -> values of vector-to-scalar pops there, in
+            turn, from the first again at the end.
         words: `#allocation12` -> value of an SMEM word that the program never writes.
         default: value of everything else (0).
     """
@@ -25,10 +54,19 @@ class Scenario:
     name: str = "default"
     devices: int | None = None
     scalars: Mapping[int, int] = field(default_factory=dict)
-    smem: Mapping[int, int | list[int]] = field(default_factory=dict)
-    pops: Mapping[str, int | list[int]] = field(default_factory=dict)
+    smem: Mapping[int, Values] = field(default_factory=dict)
+    pops: Mapping[str, Values] = field(default_factory=dict)
     words: Mapping[str, int] = field(default_factory=dict)
     default: int = 0
+
+
+def sequence_of(values: Values, place: str, default: int) -> Iterator[int]:
+    """Values in turn for one place: a constant, a list over and over, or draws."""
+    if isinstance(values, Draw):
+        return values.sequence(place)
+    if isinstance(values, int):
+        return itertools.repeat(values)
+    return itertools.cycle(values or [default])
 
 
 @dataclass(slots=True)

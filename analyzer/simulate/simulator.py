@@ -9,6 +9,7 @@ import gc
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +21,7 @@ from analyzer.machine import Machine
 from analyzer.simulate.buffers import extent
 from analyzer.simulate.compiled import Compiled
 from analyzer.simulate.cores import UnbalancedError, remote_flags, run_all, run_mirrored
+from analyzer.simulate.dependence import dependent_branches
 from analyzer.simulate.execute import Core, CoreTrace
 from analyzer.simulate.issue import IssueModel, MxuUse
 from analyzer.simulate.layout import HBM_BASE
@@ -57,6 +59,7 @@ class Simulator:
         self.use = MxuUse(program)
         self._traces: dict[tuple[int, int, int], CoreTrace] = {}
         self._scenarios: dict[int, Scenario] = {}
+        self._from_facts: dict[str, Scenario] = {}
 
     def trace(self, scenario: Scenario, rank: int, cores_per_chip: int) -> CoreTrace:
         """Execute one core's scalar program (kept: it does not depend on the machine's speeds)."""
@@ -90,7 +93,8 @@ class Simulator:
 
         Args:
             machine: the chip.
-            scenario: values the bundles do not contain; None assumes defaults (and lists them).
+            scenario: values the bundles do not contain; None: those of the capture's facts, else defaults
+                (all are listed).
             facts: a capture's manifest: names of operands and copies, topology, cores.
             overrides: machine parameters to change (`{"hbm.bandwidth": "x2"}`).
             without: phases that take no time.
@@ -105,7 +109,8 @@ class Simulator:
             UnsupportedProgramError: the program cannot be executed exactly, or a semaphore does not balance.
         """
         machine = machine.with_overrides(overrides or {})
-        scenario, facts = scenario or _DEFAULT, facts or {}
+        facts = facts or {}
+        scenario = scenario or self._scenario_of(facts)
         issue = IssueModel(self.program, self.use, machine)
         count = self.devices(scenario, facts)
         hops = hop_counter(facts.get("topology"), -(-count // machine.cores_per_chip))
@@ -130,6 +135,21 @@ class Simulator:
         runs = run_all(self.compiled, traces, issue, machine, options)
         shown: Literal["slowest", "all"] = "slowest" if cores == "auto" and not different else "all"
         return self._result(runs, issue, machine, scenario, facts, shown, notes)
+
+    def _scenario_of(self, facts: Mapping[str, Any]) -> Scenario:
+        """The scenario that the kernel itself gives in a capture, else the default."""
+        given = facts.get("scenario")
+        if not isinstance(given, Mapping) or not given:
+            return _DEFAULT
+        key = repr(sorted(given.items()))
+        if key not in self._from_facts:
+            self._from_facts[key] = as_scenario(given)
+        return self._from_facts[key]
+
+    @cached_property
+    def dependent_branches(self) -> tuple[int, ...]:
+        """Bundles of the branches that depend on values the bundles do not contain."""
+        return tuple(dependent_branches(self.compiled))
 
     def devices(self, scenario: Scenario, facts: Mapping[str, Any]) -> int:
         """How many cores take part: the scenario, the capture, or the program says so; else 1."""
@@ -175,6 +195,7 @@ class Simulator:
                 merge_assumptions([run.core.assumptions for run in runs]),
                 treated,
                 scenario.devices or self.words.devices,
+                self.dependent_branches,
             ),
             machine=machine,
             core_end_ps={rank: round(log.end) for rank, log in logs.items()},
@@ -309,5 +330,8 @@ def as_scenario(value: Scenario | Mapping[str, Any] | None) -> Scenario:
         return value
     if not value:
         return _DEFAULT
-    known = set(Scenario.__slots__)
-    return Scenario(**{k: v for k, v in value.items() if k in known})
+    fields = {name: value[name] for name in Scenario.__slots__ if name in value}
+    for table in ("scalars", "smem"):  # JSON has no integer keys
+        if table in fields:
+            fields[table] = {int(k): v for k, v in fields[table].items()}
+    return Scenario(**fields)

@@ -99,6 +99,12 @@ def test_values_the_bundles_do_not_hold_are_listed(kernel):
     pop = assumed["vector to scalar pop"]
     assert (pop.values, pop.count, pop.given) == ([5], 1, True)
     assert "kernels.py:" in pop.source
+    loop = next(one for one in one.program.loops if one.depth == 1)
+    assert result.scenario.dependent_branches
+    assert any(loop.start <= b <= loop.end for b in result.scenario.dependent_branches), (
+        "its bound is assumed"
+    )
+    assert kernel("nested_loops").run(TPU7X).scenario.dependent_branches == ()
     layers = result.timeline.loc[result.timeline["track"] == "hbm_read", "layer"]
     assert layers.dropna().tolist() == [0, 0, 1, 1, 2, 2]
 
