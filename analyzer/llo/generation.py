@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 CHIP_GENERATION = {"tpu7x": 7, "v7x": 7, "v6e": 6, "v5p": 5, "v5e": 5, "v5lite": 5, "v4": 4}
+SMALL_VMEM = 64 << 20  # bytes; of the chips with two MXUs only TPU7x has so little
+_VMEM = re.compile(rb'"vmem_capacity":\s*(\d+)')
 DELAY_SLOTS = {7: 6, 6: 4, 5: 4}
 
 _OLD = re.compile(r"\.(?:mxu[23]|xlu2)\b|^vmatpush\.|^vmatmul\.(?!mubr)")
@@ -42,12 +44,23 @@ def generation_of_folder(folder: Path) -> int | None:
     if not folder.is_dir():
         return None
     four_mxus = _mxu_capacity(folder) == 4
+    small_vmem = _vmem_capacity(folder) == SMALL_VMEM
     files = [f for f in folder.glob("*-final_bundles.txt") if "schedule-analysis" not in f.name]
     for file in sorted(files, key=lambda f: (-f.stat().st_size, f.name))[:40]:
         generation = generation_of_bytes(file.read_bytes())
         if generation is not None:
             return 5 if four_mxus and generation == 6 else generation
-    return 5 if four_mxus else None
+    if four_mxus:
+        return 5
+    return 7 if small_vmem else None
+
+
+def _vmem_capacity(folder: Path) -> int | None:
+    """Bytes of VMEM per core as the folder's VMEM report says."""
+    for file in sorted(folder.glob("*vmem_report.html"))[:1]:
+        found = _VMEM.search(file.read_bytes())
+        return int(found[1]) if found is not None else None
+    return None
 
 
 def _mxu_capacity(folder: Path) -> int | None:

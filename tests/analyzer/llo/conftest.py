@@ -1,0 +1,6 @@
+"""Makes llo_helpers.py importable by the tests beside it (the suite runs in importlib mode)."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
