@@ -30,6 +30,12 @@ def compile_verb(
     flag: Annotated[
         list[str] | None, typer.Option(help="One more flag for libtpu; repeat as needed.")
     ] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences (kernels of models).")] = None,
+    cores: Annotated[int | None, typer.Option(help="TensorCores to build for.")] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Speculative verify: 8 rows of a sequence.")
+    ] = False,
+    fp8: Annotated[bool, typer.Option("--fp8", help="Float8 weights.")] = False,
     keep_all_passes: Annotated[bool, typer.Option(help="Dump every compiler pass (slow, large).")] = False,
     probe_effect: Annotated[
         bool, typer.Option("--probe-effect", help="Compile at both levels and say what the markers cost.")
@@ -43,11 +49,13 @@ def compile_verb(
     from profiler.progress import Progress
     from profiler.topology import parse_topology
 
+    named = {"batch": batch, "cores": cores, "verify": verify or None, "fp8": fp8 or None}
+    given = {name: value for name, value in named.items() if value is not None}
     request = CompileRequest(
         target=target,
         topology=parse_topology(topology, chip),
         level=check_level(level),
-        options=parse_options(option or []),
+        options=parse_options(option or []) | given,
         extra_flags=tuple(flag or ()),
         keep_all_passes=keep_all_passes,
         timeout_seconds=timeout,
