@@ -154,7 +154,7 @@ def l2_norm(x: jax.Array, eps: float = 1e-6) -> jax.Array:
 def kda(
     config: K3Config, p: Weights, x: jax.Array, recurrent: jax.Array, conv: jax.Array
 ) -> tuple[jax.Array, jax.Array, KdaInputs, jax.Array]:
-    """Kimi Delta Attention over x `[B, rows, hidden]`: output, conv history, inputs and errors of the rule."""
+    """Kimi Delta Attention over x `[B, rows, hidden]`: output, conv history, inputs and errors."""
     c = config
     rows = x.shape[1]
     heads = (*x.shape[:2], c.heads, c.head_dim)

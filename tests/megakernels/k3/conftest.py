@@ -15,6 +15,8 @@ from megakernels.k3.parameters import random_parameters
 from megakernels.k3.state import Block, initial_state
 
 SEED = 5  # that of the goldens
+# These models are small and their programs large: compiling is what takes the time.
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 @functools.cache
@@ -29,7 +31,9 @@ def loaded_weights(config: K3Config, dtype: Any) -> reference.Weights:
 
 @functools.cache
 def compiled_forward(config: K3Config, aux_stream: reference.AuxStream) -> Callable[..., Any]:
-    return jax.jit(functools.partial(reference.forward, config, aux_stream=aux_stream))
+    return jax.jit(
+        functools.partial(reference.forward, config, aux_stream=aux_stream), compiler_options=QUICK
+    )
 
 
 class Models:
@@ -48,7 +52,7 @@ class Models:
     @functools.cached_property
     def after(self) -> Callable[..., Any]:
         """`Block.after`, compiled."""
-        return jax.jit(Block.after)
+        return jax.jit(Block.after, compiler_options=QUICK)
 
     def tokens(self, config: K3Config, *shape: int, seed: int = 3) -> jax.Array:
         return jnp.asarray(np.random.RandomState(seed).randint(0, config.vocab, shape), jnp.int32)
