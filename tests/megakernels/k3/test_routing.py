@@ -1,0 +1,84 @@
+"""Routings: what they say of the experts to read, and that files come back as written."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from megakernels.k3.config import KIMI_K3, TINY
+from megakernels.k3.counts import Counts
+from megakernels.k3.routing import Routing, load, recorded, uniform
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8])
+def test_uniform_routing_visits_as_many_experts_as_expected(rows: int) -> None:
+    routing = uniform(KIMI_K3, rows, seed=1)
+    assert routing.chosen.shape == (92, rows, 16)
+    mean = np.mean([len(ids) for ids in routing.distinct()])
+    assert abs(mean / Counts(KIMI_K3).distinct_experts(rows) - 1) < 0.02
+    counts = np.bincount(routing.chosen.ravel(), minlength=896)
+    assert counts.max() < 6 * counts.mean()
+
+
+def test_a_seed_names_a_routing() -> None:
+    first = uniform(KIMI_K3, 2, seed=7)
+    np.testing.assert_array_equal(first.chosen, uniform(KIMI_K3, 2, seed=7).chosen)
+    assert (first.chosen != uniform(KIMI_K3, 2, seed=8).chosen).any()
+    assert first.chosen[0, 0, :4].tolist() == [616, 652, 55, 805]
+
+
+def test_groups_of_cores() -> None:
+    chosen = np.asarray([[[0, 5, 3], [5, 6, 7]], [[11, 10, 9], [8, 11, 10]]], np.int32)
+    routing = Routing("m", 12, 1, "by hand", chosen)
+    assert [ids.tolist() for ids in routing.distinct()] == [[0, 3, 5, 6, 7], [8, 9, 10, 11]]
+    assert routing.by_group(3) == [[[0, 3], [5, 6, 7], []], [[], [], [8, 9, 10, 11]]]
+    assert routing.busiest(3) == [3, 4]
+    with pytest.raises(ValueError, match="5 groups"):
+        routing.by_group(5)
+
+
+def test_the_busiest_of_eight_groups_reads_more_than_its_share() -> None:
+    busiest = uniform(KIMI_K3, 1, seed=0).busiest(8)
+    assert 3.5 < np.mean(busiest) < 5  # 16 experts over 8 groups: 2 on average
+
+
+def test_a_file_comes_back(tmp_path: Path) -> None:
+    routing = uniform(TINY, 3, seed=2)
+    path = tmp_path / "routing.json"
+    routing.save(path)
+    back = load(path)
+    np.testing.assert_array_equal(back.chosen, routing.chosen)
+    assert dataclasses.replace(back, chosen=routing.chosen) == routing
+    assert [p.name for p in tmp_path.iterdir()] == ["routing.json"]
+
+
+def test_other_files_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    for text in ("{", "[]", "{}", json.dumps({**uniform(TINY, 1, 0).to_json(), "schema_version": 9})):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"other\.json: not a routing"):
+            load(path)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "fault"),
+    [([[[0, 12]]], "outside 0 to 11"), ([[[3, 3]]], "twice"), ([[1, 2]], "layers, rows")],
+)
+def test_what_no_router_returns_is_refused(chosen: list[list[list[int]]], fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        Routing("m", 12, 1, "by hand", np.asarray(chosen, np.int32))
+
+
+def test_recording_the_reference(models) -> None:
+    rows = models.tokens(TINY, 1, 11)
+    out, _ = models.forward(TINY)(
+        models.weights(TINY), models.begin(TINY, 1, 16), rows, jnp.zeros(1, jnp.int32)
+    )
+    routing = recorded(TINY, out.routing, "random weights 5, tokens 3")
+    assert routing.chosen.shape == (TINY.moe_layers, 11, TINY.active_experts)
+    np.testing.assert_array_equal(routing.chosen[2], out.routing[2, 0])
+    assert routing.first_layer == 1
+    assert routing.source.startswith("reference")
