@@ -4,7 +4,6 @@ Every verb imports what it needs when it runs, so `megascope --help` answers at 
 """
 
 import importlib
-import importlib.util
 import os
 import sys
 
@@ -46,8 +45,6 @@ def build_app() -> typer.Typer:
 
     OUTSIDE_FORMATS["html"] = "dashboard.export:report_html"
     for module in VERB_MODULES:
-        if importlib.util.find_spec(module) is None:  # not landed yet
-            continue
         importlib.import_module(module).register(app)
     return app
 
