@@ -12,23 +12,22 @@ def extent(granules: int, strides: tuple[int, ...] | None, *, destination: bool)
     """Granules from the first to one past the last that a copy touches at one of its ends.
 
     strides: None (contiguous); (source stride, destination stride, 512-byte steps) of a windowed copy; or
-    the nine words of a descriptor: three (source stride, destination stride, count) levels, outer to
-    inner, each count belonging to the level inside it and the last one in 512-byte chunks.
+    the nine words of a descriptor: up to three (source stride, destination stride, count) levels, outer to
+    inner, unused ones zero. A count belongs to the level inside it, the last one counts 512-byte chunks, and
+    the outermost level repeats until the size is reached.
     """
     if strides is None:
         return granules
+    levels = [strides[k : k + 3] for k in range(0, len(strides), 3) if strides[k + 2]]
+    if not levels:
+        return granules
     side = 1 if destination else 0
-    if len(strides) == 3:
-        inner = strides[2] * GRANULES_PER_ROW
-        return inner if not inner else (granules // inner - 1) * strides[side] + inner
-    inner = strides[8] * GRANULES_PER_ROW
-    outer = granules // max(strides[2] * strides[5] * inner, 1)
-    return (
-        (outer - 1) * strides[side]
-        + (strides[2] - 1) * strides[3 + side]
-        + (strides[5] - 1) * strides[6 + side]
-        + inner
-    )
+    inner = levels[-1][2] * GRANULES_PER_ROW
+    reach, block = inner, inner
+    for level, outer in zip(levels[:0:-1], levels[-2::-1], strict=True):
+        reach += (outer[2] - 1) * level[side]
+        block *= outer[2]
+    return reach + (granules // block - 1) * levels[0][side]
 
 
 class _Ranges:

@@ -1,0 +1,211 @@
+"""Microkernels whose times on a TPU7x were published: streaming copies, remote copies, collectives.
+
+The measured part of each runs in phase `op`. Sizes are options, so that every published size compiles.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import PartitionSpec
+
+from megakernels.build import KernelBuild
+from megakernels.hooks import instrument, phase
+
+HBM = pl.BlockSpec(memory_space=pltpu.HBM)
+CORES = 8
+
+
+def _build(name, kernel, shapes, out, scratch, *, level="regions", cores=CORES):
+    def function(*arrays):
+        arrays = [pltpu.with_memory_space_constraint(a, pltpu.HBM) for a in arrays]
+        return pl.pallas_call(
+            kernel,
+            out_shape=out,
+            in_specs=[HBM] * len(shapes),
+            out_specs=HBM,
+            scratch_shapes=scratch,
+            compiler_params=pltpu.CompilerParams(
+                collective_id=0 if cores > 1 else None,
+                vmem_limit_bytes=64 << 20,
+                disable_bounds_checks=True,
+            ),
+            name=name,
+        )(*arrays)
+
+    spec = PartitionSpec()
+    return KernelBuild(
+        name=name,
+        function=instrument(function, level),
+        arguments=tuple(shapes),
+        in_specs=(spec,) * len(shapes),
+        out_specs=spec,
+        mesh_axes={"x": cores},
+        facts={},
+    )
+
+
+def _barrier():
+    me = lax.axis_index("x")
+    semaphore = pltpu.get_barrier_semaphore()
+    for other in range(1, CORES):
+        pl.semaphore_signal(semaphore, 1, device_id={"x": lax.rem(me + other, CORES)})
+    pl.semaphore_wait(semaphore, CORES - 1)
+    return me
+
+
+def _copy_and_wait(source, target, semaphore):
+    copy = pltpu.make_async_copy(source, target, semaphore)
+    copy.start()
+    copy.wait()
+
+
+def stream(*, level="regions", mib=400, bank_mib=2, banks=12):
+    """HBM to VMEM through a ring of banks, nothing done with the bytes."""
+    tiles = mib // bank_mib
+    rows = bank_mib * (1 << 20) // (1024 * 2)
+
+    def kernel(weights, out, ring, semaphores, done):
+        def copy(tile):
+            slot = lax.rem(tile, banks)
+            return pltpu.make_async_copy(weights.at[tile], ring.at[slot], semaphores.at[slot])
+
+        with phase("op"):
+            for tile in range(banks):
+                copy(jnp.int32(tile)).start()
+
+            def body(tile, carry):
+                copy(tile).wait()
+
+                @pl.when(tile + banks < tiles)
+                def _():
+                    copy(tile + banks).start()
+
+                return carry
+
+            lax.fori_loop(0, tiles, body, 0)
+        _copy_and_wait(ring.at[0], out, done)
+
+    return _build(
+        "stream",
+        kernel,
+        [jax.ShapeDtypeStruct((tiles, rows, 1024), jnp.bfloat16)],
+        jax.ShapeDtypeStruct((rows, 1024), jnp.bfloat16),
+        [
+            pltpu.VMEM((banks, rows, 1024), jnp.bfloat16),
+            pltpu.SemaphoreType.DMA((banks,)),
+            pltpu.SemaphoreType.DMA,
+        ],
+        level=level,
+        cores=1,
+    )
+
+
+def remote_copy(*, level="regions", kib=256, distance=1):
+    """One copy to the core `distance` away (1: the sibling core, 2: next chip), and one from it."""
+
+    def kernel(x, out, mine, theirs, semaphores):
+        me = _barrier()
+        _copy_and_wait(x, mine, semaphores.at[0])
+        peer = lax.bitwise_xor(me, distance)
+        with phase("op"):
+            copy = pltpu.make_async_remote_copy(
+                mine, theirs, semaphores.at[1], semaphores.at[2], device_id={"x": peer}
+            )
+            copy.start()
+            copy.wait()
+        _copy_and_wait(theirs, out, semaphores.at[0])
+
+    shape = (kib * 1024 // (256 * 4), 256)
+    return _build(
+        "remote_copy",
+        kernel,
+        [jax.ShapeDtypeStruct(shape, jnp.float32)],
+        jax.ShapeDtypeStruct(shape, jnp.float32),
+        [
+            pltpu.VMEM(shape, jnp.float32),
+            pltpu.VMEM(shape, jnp.float32),
+            pltpu.SemaphoreType.DMA((3,)),
+        ],
+        level=level,
+    )
+
+
+def _send_to_all(me, source, target, sent, arrived):
+    for other in range(1, CORES):
+        pltpu.make_async_remote_copy(
+            source(lax.rem(me + other, CORES)),
+            target,
+            sent,
+            arrived,
+            device_id={"x": lax.rem(me + other, CORES)},
+        ).start()
+
+
+def _wait_for_all(me, source, target, sent, arrived):
+    for _ in range(1, CORES):
+        pltpu.make_async_remote_copy(source, target, sent, arrived, device_id={"x": me}).wait()
+
+
+def all_gather(*, level="regions", rows=8, columns=1024):
+    """Every core's bf16 block to every core."""
+
+    def kernel(x, out, blocks, semaphores):
+        me = _barrier()
+        _copy_and_wait(x, blocks.at[me], semaphores.at[0])
+        with phase("op"):
+            mine = blocks.at[me]
+            _send_to_all(me, lambda _: mine, mine, semaphores.at[1], semaphores.at[2])
+            _wait_for_all(me, mine, mine, semaphores.at[1], semaphores.at[2])
+        _copy_and_wait(blocks, out, semaphores.at[0])
+
+    return _build(
+        "all_gather",
+        kernel,
+        [jax.ShapeDtypeStruct((rows, columns), jnp.bfloat16)],
+        jax.ShapeDtypeStruct((CORES, rows, columns), jnp.bfloat16),
+        [pltpu.VMEM((CORES, rows, columns), jnp.bfloat16), pltpu.SemaphoreType.DMA((3,))],
+        level=level,
+    )
+
+
+def all_reduce(*, level="regions", rows=8, columns=8192, wire="f32"):
+    """Reduce-scatter by copies, a sum, all-gather; `wire` is the type that travels."""
+    dtype = {"f32": jnp.float32, "bf16": jnp.bfloat16}[wire]
+    part = columns // CORES
+
+    def kernel(x, out, mine, sending, received, gathered, total, semaphores):
+        me = _barrier()
+        _copy_and_wait(x, mine, semaphores.at[0])
+        with phase("op"):
+            for core in range(CORES):
+                sending[core] = mine[:, core * part : (core + 1) * part].astype(dtype)
+            _send_to_all(me, lambda to: sending.at[to], received.at[me], semaphores.at[1], semaphores.at[2])
+            received[me] = sending[me]
+            _wait_for_all(me, sending.at[0], received.at[0], semaphores.at[1], semaphores.at[2])
+            gathered[me] = received[...].astype(jnp.float32).sum(0).astype(dtype)
+            own = gathered.at[me]
+            _send_to_all(me, lambda _: own, own, semaphores.at[1], semaphores.at[3])
+            _wait_for_all(me, own, own, semaphores.at[1], semaphores.at[3])
+            for core in range(CORES):
+                total[:, core * part : (core + 1) * part] = gathered[core].astype(jnp.float32)
+        _copy_and_wait(total, out, semaphores.at[0])
+
+    shape = (rows, columns)
+    blocks = pltpu.VMEM((CORES, rows, part), dtype)
+    return _build(
+        "all_reduce",
+        kernel,
+        [jax.ShapeDtypeStruct(shape, jnp.float32)],
+        jax.ShapeDtypeStruct(shape, jnp.float32),
+        [
+            pltpu.VMEM(shape, jnp.float32),
+            blocks,
+            blocks,
+            blocks,
+            pltpu.VMEM(shape, jnp.float32),
+            pltpu.SemaphoreType.DMA((4,)),
+        ],
+        level=level,
+    )
