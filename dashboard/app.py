@@ -13,7 +13,18 @@ from dashboard.context import Context, split
 from dashboard.jobs import Jobs
 from dashboard.library import Library
 from dashboard.loading import Loader, WhatIf, load, what_if_report
-from dashboard.pages import bundles, captures, difference, findings, memory, overview, post, timeline, whatif
+from dashboard.pages import (
+    bundles,
+    captures,
+    difference,
+    findings,
+    memory,
+    overview,
+    post,
+    timeline,
+    timeline_data,
+    whatif,
+)
 
 PAGES: tuple[Any, ...] = (overview, timeline, findings, bundles, memory, whatif, difference, post)
 ASSETS = Path(__file__).parent / "assets"
@@ -50,6 +61,7 @@ def create_app(
     )
     app.layout = shell()
     _register(app, context)
+    timeline_data.register(app.server, context)
     security.guard(app.server, host, token)
     app.server.config["SCRIPT_HASHES"] = app.csp_hashes()
     return app

@@ -134,11 +134,3 @@ def figure(identity: str, config: dict[str, Any] | None = None) -> html.Div:
 
 
 STATIC_CONFIG: dict[str, Any] = {"displayModeBar": False, "responsive": True}
-GRAPH_CONFIG: dict[str, Any] = {
-    # Plotly's own buttons cover the figure and offer to share it on another site; ours are in the toolbar.
-    "displayModeBar": False,
-    "scrollZoom": True,
-    "responsive": True,
-    "doubleClick": "autosize",
-    "showTips": False,
-}

@@ -297,7 +297,7 @@ def bandwidth_traces(
     visible = view.visible(index)
     drawn = _with_margin(index, view, visible)
     if bins is None:
-        bins = int(view.columns // 3 * (drawn[1] - drawn[0]) / (visible[1] - visible[0]))
+        bins = int(view.columns // 2 * (drawn[1] - drawn[0]) / (visible[1] - visible[0]))
     traces = []
     curves = (("HBM read", index.read, "transfer"), ("HBM write", index.written, "write"))
     for name, curve, colour in curves:

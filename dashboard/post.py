@@ -5,10 +5,12 @@ of a layer above the weights that arrive meanwhile, and which of them are for th
 Both are values (`Diagram`); `dashboard.post_svg` draws them.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from analyzer import intervals
 from dashboard import text
@@ -166,8 +168,8 @@ def phase_kind(index: TimelineIndex, start: int, end: int) -> str:
 def prefetch_diagram(index: TimelineIndex, number: int, provenance: str = "unknown") -> Diagram:
     """Layer `number` (of `repeats`) and the start of the next: its phases above the copies in flight.
 
-    Copies are grouped by name in the order served. One is "for the next layer" if the wait that it ends,
-    or else its own layer, lies there.
+    Copies are grouped by name in the order served. A group is "for the next layer" if the wait that it ends
+    lies there; where nobody waited for it, if the next phase that uses this weight does.
     """
     layers = repeats(index)
     layer = layers[number]
@@ -239,7 +241,7 @@ def _copies(
     for name, begin, stop, span in zip(
         facts["name"], marks.start.tolist(), marks.end.tolist(), facts["span"].tolist(), strict=True
     ):
-        short = text.shorten(str(name).split("[", 1)[0], 24) or "copy"
+        short = _short(name)
         when = waits.get(span)
         if runs and runs[-1][0] == short and begin - runs[-1][2] < max(1, (end - start) // 100):
             runs[-1][2] = max(runs[-1][2], min(stop, end))
@@ -249,7 +251,41 @@ def _copies(
             runs.append([short, max(begin, start), min(stop, end), when])
     least = max(1, (end - start) // 400)
     kept = [r for r in runs if r[2] - r[1] >= least]
+    users = _users(index)
+    for run in kept:
+        if run[3] is None and run[0] in users:
+            # Resident before anybody had to wait: needed when the phase that uses this weight next runs.
+            use = next((b for b in index.phases if b.label == users[run[0]] and b.end > run[1]), None)
+            run[3] = None if use is None else use.start
     return [(r[0], r[1], r[2]) for r in kept], [r[3] for r in kept]
+
+
+def _users(index: TimelineIndex) -> dict[str, str]:
+    """Name of a weight -> the phase in which most waits for it happen."""
+    lane = index.lane("wait")
+    if lane is None or len(lane.all) == 0 or not index.phases:
+        return {}
+    waits = index.timeline.iloc[lane.all.row]
+    known = waits["cause"].notna().to_numpy()
+    names = pd.Series(index.timeline["name"].to_numpy(), index=index.timeline["span"].to_numpy())
+    caused = names[~names.index.duplicated()].reindex(waits["cause"][known].astype("int64")).to_numpy()
+    starts = np.array([b.start for b in index.phases], np.int64)
+    # A wait that ends exactly where a phase ends belongs to that phase.
+    place = np.searchsorted(starts, lane.all.end[known] - 1, side="right") - 1
+    votes = Counter(
+        (_short(name), index.phases[p].label)
+        for name, p in zip(caused, place.tolist(), strict=True)
+        if p >= 0
+    )
+    out: dict[str, str] = {}
+    for (name, label), _ in votes.most_common():
+        out.setdefault(name, label)
+    return out
+
+
+def _short(name: object) -> str:
+    """`w_gate` of `w_gate[3,12]`."""
+    return text.shorten(str(name).split("[", 1)[0], 24) or "copy"
 
 
 def _needed(index: TimelineIndex) -> dict[int, int]:

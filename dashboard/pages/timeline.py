@@ -1,6 +1,5 @@
 """The timeline page: lanes, bandwidth and bubbles of one core over one step."""
 
-from dataclasses import replace
 from typing import Any
 
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
@@ -8,21 +7,17 @@ from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html,
 from analyzer.errors import MegascopeError
 from dashboard import text
 from dashboard.bubbles import bubble_rows
-from dashboard.components import GRAPH_CONFIG, facts, legend, panel, waiting
+from dashboard.components import facts, legend, panel
 from dashboard.context import Context
-from dashboard.figures import LEGEND, View, shape_count, step_spec
+from dashboard.figures import LEGEND
 from dashboard.index import TimelineIndex
 from dashboard.loading import Loaded
 from dashboard.pages import timeline_tools
-from dashboard.palette import theme
-from dashboard.summary import words_spec
-from dashboard.wire import wire
+from dashboard.post import repeats
 
 KEY = "timeline"
 TITLE = "Timeline"
-MAX_SHAPES = 4500
 BUBBLE_ROWS = 40
-OPTIONAL = frozenset(("scalar",))  # lanes drawn on request only
 _HEADINGS = (
     ("start", "start (µs)"),
     ("duration", "duration"),
@@ -49,15 +44,14 @@ def layout(loaded: Loaded, identity: str) -> html.Div:
         [
             facts(loaded),
             toolbar(loaded, index),
-            waiting(
-                dcc.Graph(id="timeline", className="timeline-graph", config=GRAPH_CONFIG, responsive=True),
-                "timeline-loading",
-            ),
+            html.Div(id="timeline", className="timeline-graph"),
             html.Div(id="timeline-detail", className="detail", role="status"),
             html.Div(id="timeline-note", className="note"),
             bubble_section(loaded, index.core),
             dcc.Store(id="window"),
             dcc.Store(id="selected"),
+            dcc.Store(id="clicked"),
+            dcc.Store(id="stretch"),
             dcc.Store(id="search-place"),
         ],
         className="page page-timeline",
@@ -66,8 +60,9 @@ def layout(loaded: Loaded, identity: str) -> html.Div:
 
 def toolbar(loaded: Loaded, index: TimelineIndex) -> html.Div:
     """Core, layer, whole step, and the legend."""
+    # Where the kernel names no layers, the repeats of its phases serve.
     layers = [
-        {"label": text.shorten(band.label), "value": f"{band.start}:{band.end}"} for band in index.layers
+        {"label": text.shorten(band.label), "value": f"{band.start}:{band.end}"} for band in repeats(index)
     ]
     present = [lane.colour for lane in index.lanes]
     keys = [(k, v) for k, v in LEGEND.items() if k in present and k != "scalar"] + [("bubble", "HBM bubble")]
@@ -142,16 +137,13 @@ def register(app: Dash, context: Context) -> None:
     app.clientside_callback(
         ClientsideFunction("megascope", "window"),
         Output("window", "data"),
-        Input("timeline", "relayoutData"),
         Input("whole-step", "n_clicks"),
         Input("layer-jump", "value"),
         Input({"type": "zoom", "index": ALL}, "n_clicks"),
         State("url", "search"),
-        State("window", "data"),
     )
-
-    @app.callback(
-        Output("timeline", "figure"),
+    app.clientside_callback(
+        ClientsideFunction("megascope", "draw"),
         Output("timeline-note", "children"),
         Input("window", "data"),
         Input("core", "value"),
@@ -161,22 +153,6 @@ def register(app: Dash, context: Context) -> None:
         Input("measure", "value"),
         State("url", "pathname"),
     )
-    def draw(*values: Any) -> tuple[Any, Any]:
-        window, core, theme_name, more, selected, measuring, pathname = values
-        try:
-            loaded = context.loaded(pathname)
-        except MegascopeError as error:
-            return words_spec(f"{error.fault}. {error.cure}", theme(theme_name)), ""
-        view = loaded.view(
-            theme(theme_name),
-            parse_window(window),
-            margin=0.5,
-            max_shapes=MAX_SHAPES,
-            hidden=OPTIONAL - set(more or ()),
-            selected=selected if isinstance(selected, int) else None,
-            measuring=bool(measuring),
-        )
-        return draw_window(loaded, core, view)
 
     @app.callback(
         Output("bubbles", "children"),
@@ -189,31 +165,3 @@ def register(app: Dash, context: Context) -> None:
             return bubble_section(context.loaded(pathname), core).children
         except MegascopeError:
             return no_update
-
-
-def parse_window(window: Any) -> tuple[int, int] | None:
-    """The window a browser sent, or None for the whole step if it makes no sense."""
-    try:
-        start, end = int(window["start"]), int(window["end"])
-    except (TypeError, KeyError, ValueError, OverflowError):
-        return None
-    return (start, end) if start < end else None
-
-
-def draw_window(loaded: Loaded, core: int | None, view: View) -> tuple[dict[str, Any], str]:
-    """(figure for the wire, note under it)."""
-    index = loaded.index(core)
-    if view.window:
-        room = (index.end - index.start) // 20 + 1
-        start, end = max(view.window[0], index.start - room), min(view.window[1], index.end + room)
-        view = replace(view, window=(start, end) if start < end else None)
-    spec = step_spec(index, view, loaded.bubbles(index.core))
-    start, end = view.visible(index)
-    spec["layout"]["xaxis"]["uirevision"] = f"{start}:{end}"
-    spans = sum(len(lane.all) for lane in index.lanes)
-    note = (
-        f"Core {index.core}: {text.duration(end - start)} shown, {shape_count(spec['data']):,} marks for "
-        f"{spans:,} spans of the step. Drag or scroll to zoom, double-click for all of it, keys ← → + − 0. "
-        "Marks that stand for several spans are as tall as the share of time they were busy."
-    )
-    return wire(spec), note

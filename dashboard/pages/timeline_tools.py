@@ -32,20 +32,20 @@ def register(app: Dash, context: Context) -> None:
     @app.callback(
         Output("selected", "data"),
         Output("timeline-detail", "children"),
-        Input("timeline", "clickData"),
-        Input("timeline", "selectedData"),
+        Input("clicked", "data"),
+        Input("stretch", "data"),
         State("core", "value"),
         State("url", "pathname"),
         prevent_initial_call=True,
     )
-    def select(click: Any, selected: Any, core: int | None, pathname: str) -> tuple[Any, Any]:
+    def select(click: Any, stretch: Any, core: int | None, pathname: str) -> tuple[Any, Any]:
         try:
             loaded = context.loaded(pathname)
         except MegascopeError:
             return no_update, no_update
         index = loaded.index(core)
-        if any(t["prop_id"] == "timeline.selectedData" for t in ctx.triggered):
-            chosen = _range(selected)
+        if any(t["prop_id"] == "stretch.data" for t in ctx.triggered):
+            chosen = _range(stretch)
             return (no_update, no_update) if chosen is None else (None, _measured(measure(index, *chosen)))
         span = _span(click)
         found = None if span is None else relation(index, span)
@@ -97,16 +97,16 @@ def register(app: Dash, context: Context) -> None:
 
 def _span(click: Any) -> int | None:
     try:
-        span = int(click["points"][0]["customdata"])
-    except (TypeError, KeyError, IndexError, ValueError):
+        span = int(click["span"])
+    except (TypeError, KeyError, ValueError):
         return None
     return span if span >= 0 else None
 
 
-def _range(selected: Any) -> tuple[int, int] | None:
+def _range(stretch: Any) -> tuple[int, int] | None:
     try:
-        low, high = sorted(float(v) for v in selected["range"]["x"])
-    except (TypeError, KeyError, ValueError):
+        low, high = sorted(float(v) for v in stretch)
+    except (TypeError, ValueError):
         return None
     return (round(low * 1e6), round(high * 1e6)) if high > low else None
 

@@ -8,6 +8,7 @@ import pytest
 from analyzer.errors import InputError
 from dashboard.app import page
 from dashboard.context import Context, split
+from dashboard.jobs import Jobs
 from dashboard.library import Library, identify, is_capture
 
 
@@ -55,7 +56,7 @@ def test_addresses_cannot_leave_the_captures(captures, loader, tmp_path, address
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "manifest.json").write_text("{}")
     counting = Counting(loader)
-    context = Context(Library([paths[0].parent], counting))
+    context = Context(Library([paths[0].parent], counting), lambda path, overrides: {}, Jobs())
     if split(address)[0]:
         with pytest.raises(InputError):
             context.loaded(address)

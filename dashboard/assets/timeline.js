@@ -1,0 +1,101 @@
+/* The timeline figure. It talks to the server and to Plotly directly: on the way through Dash's own graph
+   component a zoom would take twice as long. What other parts of the page need goes through stores. */
+(function () {
+  "use strict";
+  const PS = 1e6; // picoseconds per microsecond, the unit of the time axis
+  const CONFIG = { displayModeBar: false, scrollZoom: true, responsive: true, doubleClick: false, showTips: false };
+  const PLOTLY = "/_dash-component-suites/plotly/package_data/plotly.min.js";
+  let pending = null;
+  let plotly = null;
+
+  function load() {
+    if (window.Plotly) return Promise.resolve(window.Plotly);
+    if (!plotly) {
+      plotly = new Promise(function (resolve, reject) {
+        const script = document.createElement("script");
+        script.src = PLOTLY;
+        script.onload = function () { resolve(window.Plotly); };
+        script.onerror = function () { plotly = null; reject(new Error("plotly.js could not be loaded")); };
+        document.head.appendChild(script);
+      });
+    }
+    return plotly;
+  }
+  load().catch(function () {});
+
+  function range(change) {
+    let found = change["xaxis.range"];
+    if (!found && "xaxis.range[0]" in change) found = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
+    if (!found) return null;
+    const low = Math.min(found[0], found[1]), high = Math.max(found[0], found[1]);
+    const start = Math.floor(low * PS);
+    return { start: start, end: Math.max(Math.ceil(high * PS), start + 1) };
+  }
+
+  function listen(plot) {
+    const tell = window.dash_clientside.set_props;
+    plot.on("plotly_relayout", function (change) {
+      const found = range(change);
+      if (found) tell("window", { data: found });
+    });
+    plot.on("plotly_doubleclick", function () { tell("window", { data: null }); return false; });
+    plot.on("plotly_click", function (event) {
+      const span = event.points.length ? event.points[0].customdata : null;
+      tell("clicked", { data: { span: span, at: Date.now() } });
+    });
+    plot.on("plotly_selected", function (event) {
+      if (event && event.range) tell("stretch", { data: event.range.x.map(Number) });
+    });
+  }
+
+  async function draw(body) {
+    const place = document.getElementById("timeline");
+    if (!place) return "";
+    if (pending) pending.abort();
+    const mine = (pending = new AbortController());
+    const slow = setTimeout(function () { place.classList.add("busy"); }, 350);
+    try {
+      const [library, answer] = await Promise.all([
+        load(),
+        fetch("/_timeline", {
+          method: "POST",
+          headers: { "Content-Type": "application/json" },
+          body: JSON.stringify(body),
+          signal: mine.signal,
+        }),
+      ]);
+      if (!answer.ok) throw new Error("the server answered " + answer.status);
+      const found = await answer.json();
+      if (pending !== mine) return window.dash_clientside.no_update;
+      let plot = place.querySelector(".js-plotly-plot");
+      const fresh = !plot;
+      if (fresh) {
+        plot = document.createElement("div");
+        plot.style.height = "100%";
+        place.replaceChildren(plot);
+      }
+      await library.react(plot, found.data, found.layout, CONFIG);
+      if (fresh) listen(plot);
+      return found.note;
+    } catch (error) {
+      if (error.name === "AbortError") return window.dash_clientside.no_update;
+      return "The timeline could not be drawn: " + error.message + ". Is the dashboard still running?";
+    } finally {
+      clearTimeout(slow);
+      if (pending === mine) {
+        pending = null;
+        place.classList.remove("busy");
+      }
+    }
+  }
+
+  window.dash_clientside = Object.assign({}, window.dash_clientside);
+  window.dash_clientside.megascope = Object.assign({}, window.dash_clientside.megascope, {
+    draw: function (view, core, theme, more, selected, measuring, path) {
+      return draw({
+        window: view || null, core: core, theme: theme, more: more || [], selected: selected,
+        measuring: !!(measuring && measuring.length), path: path,
+      });
+    },
+  });
+})();
