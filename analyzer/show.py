@@ -21,8 +21,8 @@ SCHEMA_VERSION = 1
 DEFAULT_LIMIT = 100
 _RANGE = re.compile(r"^(0x[0-9a-fA-F]+|\d+)?(?:(:)(0x[0-9a-fA-F]+|\d+)?)?$")
 _SOURCE = re.compile(r"^(?P<file>.+?)(?::(?P<first>\d+)(?:-(?P<last>\d+))?)?$")
-_LOCATIONS = re.compile(r'(?:\s*(?:::)?\s*loc\((?:"[^"\n]*"[^)]*|unknown)\))+')
-_EMPTY_COMMENT = re.compile(r"\s*/\*\s*(?:::)?\s*\*/")
+_LOCATIONS = re.compile(r'(?: ?(?::: )?loc\((?:"[^"]*"[:\d to]{0,60}|unknown)\))+')
+_EMPTY_COMMENT = re.compile(r" ?/\* ?(?:::)? ?\*/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +169,8 @@ def _loop_entry(index: int, loop: Loop, executed: np.ndarray | None) -> dict[str
 
 def without_locations(text: str) -> str:
     """An instruction on one line, its source locations left out (they are listed beside it)."""
-    line = " ".join(_EMPTY_COMMENT.sub("", _LOCATIONS.sub("", text)).split())
-    return line.replace("/* :: ", "/* ")
+    line = _EMPTY_COMMENT.sub("", _LOCATIONS.sub("", " ".join(text.split())))
+    return line.replace("/* :: ", "/* ").strip()
 
 
 def _in_range(program: "FileProgram", text: str) -> np.ndarray:

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from analyzer.llo.comments import comment_end
 from analyzer.llo.program import Address, Memory, Operand, Predicate, Register, SourceSpan, Text
 
 _TOKEN = re.compile(
@@ -20,7 +21,8 @@ _TOKEN = re.compile(
     | (?P<comment>/\*)
     | \((?P<not>!?)(?P<guard>%[\w]+)(?P<select>,)?
     | (?P<register>%[\w]+)
-    | \[\#allocation(?P<allocation>\d+)(?P<spill>_spill)?(?:\s*\+\s*\$(?P<offset>-?(?:0x)?[0-9a-fA-F]+))?\]
+    | \[\#allocation(?P<allocation>\d{1,18})(?P<spill>_spill)?
+      (?:\s*\+\s*\$(?P<offset>-?(?:0x[0-9a-fA-F]{1,16}|\d{1,18})))?\]
     | \[(?P<space>[a-z_]\w*):(?=[\[%\d#])
     | \[(?P<attribute>[a-z_]\w*:\$?[\w]+)\]
     | (?P<target>target\b)
@@ -31,15 +33,15 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _HEAD = re.compile(r"((?:%[^\s=]+(?:,\s*%[^\s=]+)*\s*=\s*)?)([^\s;{}/(,<]+(?:<[^<>\n]{0,40}>)?)")
-_REGISTER = re.compile(r"%(?:(s|p|vm|v)(\d+)(?:_(?:s|p|vm|v)(\d+))?|(\d+))$")
-_COMMENT_EDGE = re.compile(r"/\*|\*/")
+_REGISTER = re.compile(r"%(?:(s|p|vm|v)(\d{1,18})(?:_(?:s|p|vm|v)(\d{1,18}))?|(\d{1,18}))$")
 _TARGET = re.compile(
-    r"target\s*(?:=\s*\$region(?P<region>\d+)|bundleno\s*=\s*(?P<bundle>\d+)\s*(?:\(0x[0-9a-f]+\))?"
-    r"(?:,\s*region\s*=\s*(?P<old_region>\d+))?)"
+    r"target\s*(?:=\s*\$region(?P<region>\d{1,18})|bundleno\s*=\s*(?P<bundle>\d{1,18})\s*(?:\(0x[0-9a-f]+\))?"
+    r"(?:,\s*region\s*=\s*(?P<old_region>\d{1,18}))?)"
 )
-_TERM_ALLOCATION = re.compile(r"#allocation(\d+)(_spill)?$")
-_SPAN = re.compile(r'"([^"\n]*)":(\d+)(?::(\d+))?(?: to (\d+)?(?::(\d+))?)?')
+_TERM_ALLOCATION = re.compile(r"#allocation(\d{1,18})(_spill)?$")
+_SPAN = re.compile(r'"([^"\n]*)":(\d{1,9})(?::(\d{1,9}))?(?: to (\d{1,9})?(?::(\d{1,9}))?)?$')
 _LOCATION = re.compile(r'loc\(("[^"\n]*":\d+(?::\d+)?(?: to (?:\d+)?(?::\d+)?)?)')
+MAX_DIGITS = 64
 _FLAT = re.compile(r"[^,\s/]+")
 
 
@@ -95,7 +97,10 @@ def _integer(text: str | None) -> int | None:
     return int(text) if text else None
 
 
-def _number(text: str) -> int | float:
+def _number(text: str) -> int | float | Text:
+    """The value of a printed number; Text where it has more digits than any number here."""
+    if len(text) > MAX_DIGITS:
+        return Text(text)
     sign, digits = (-1, text[1:]) if text[0] == "-" else (1, text.lstrip("+"))
     if digits.startswith("0x"):
         return sign * int(digits, 16)
@@ -121,18 +126,9 @@ def decode_text(text: str) -> Decoded:
     return out
 
 
-def _comment_end(text: str, position: int) -> int:
-    """Offset after the comment that opens at `position`; comments inside it are skipped over."""
-    depth = 0
-    for edge in _COMMENT_EDGE.finditer(text, position):
-        depth += 1 if edge[0] == "/*" else -1
-        if depth == 0:
-            return edge.end()
-    return len(text)
-
-
 def _take_comment(text: str, position: int, comments: list[str], sources: list[SourceSpan]) -> int:
-    end = _comment_end(text, position)
+    end = comment_end(text, position)
+    end = end if end >= 0 else len(text)
     body = text[position + 2 : end - 2 if text.endswith("*/", position, end) else end].strip()
     kept = []
     for part in body.split(" :: ") if "loc(" in body else [body]:
@@ -159,72 +155,104 @@ def _decode_call_operand(out: Decoded, text: str, position: int) -> None:
     out.comments, out.sources = tuple(comments), tuple(sources)
 
 
-def _decode_operands(out: Decoded, text: str, position: int) -> None:  # noqa: PLR0912, PLR0915
-    operands: list[Operand] = []
-    names: list[str | None] = []
-    attributes: list[str] = []
-    comments: list[str] = []
-    sources: list[SourceSpan] = []
-    pending: str | None = None  # the /*name=*/ waiting for its operand
-    fresh = True  # at the beginning of an operand: start of the list or after a comma
+def _decode_operands(out: Decoded, text: str, position: int) -> None:
+    parser = _Operands(out, text)
     end = len(text)
     while position < end:
         token = _TOKEN.match(text, position)
         if token is None:
             break
-        position = token.end()
+        position = parser.take(token)
+    parser.finish()
+
+
+class _Operands:
+    """Takes the tokens behind a mnemonic one by one."""
+
+    def __init__(self, out: Decoded, text: str) -> None:
+        self.out = out
+        self.text = text
+        self.operands: list[Operand] = []
+        self.names: list[str | None] = []
+        self.attributes: list[str] = []
+        self.comments: list[str] = []
+        self.sources: list[SourceSpan] = []
+        self.words: list[str] = []  # of the last operand, while it is text that may go on
+        self.pending: str | None = None  # the /*name=*/ waiting for its operand
+        self.fresh = True  # at the beginning of an operand: start of the list or after a comma
+
+    def take(self, token: re.Match[str]) -> int:
+        """Handle one token; the offset behind what it stands for."""
         kind = token.lastgroup
-        value: Operand | None = None
         if kind == "comma":
-            fresh = True
-            continue
-        if kind == "name":
-            pending = token["name"]
-            continue
-        if kind == "comment":
-            position = _take_comment(text, token.start("comment"), comments, sources)
-            continue
-        if kind == "attribute":
-            attributes.append(token["attribute"])
-            continue
-        if kind == "target":
-            position = _decode_target(out, text, token.start("target"))
-            continue
-        if kind in ("guard", "select"):
-            guard = register(token["guard"])
-            if guard is None:
-                out.understood = False
-                continue
-            out.predicate = Predicate(guard, bool(token["not"]))
-            out.guard_position = len(operands)
-            if kind == "select":
-                out.otherwise, position = _operand_at(text, position)
-            position = text.find(")", position) + 1 or end
-            continue
+            self.fresh = True
+        elif kind == "name":
+            self.pending = token["name"]
+        elif kind == "comment":
+            return _take_comment(self.text, token.start("comment"), self.comments, self.sources)
+        elif kind == "attribute":
+            self.attributes.append(token["attribute"])
+        elif kind == "target":
+            return _decode_target(self.out, self.text, token.start("target"))
+        elif kind in ("guard", "select"):
+            return self._guard(token)
+        else:
+            return self._operand(token)
+        return token.end()
+
+    def _guard(self, token: re.Match[str]) -> int:
+        guard = register(token["guard"])
+        position = token.end()
+        if guard is None:
+            self.out.understood = False
+            return position
+        self.out.predicate = Predicate(guard, bool(token["not"]))
+        self.out.guard_position = len(self.operands)
+        if token["select"]:
+            self.out.otherwise, position = _operand_at(self.text, position)
+        return self.text.find(")", position) + 1 or len(self.text)
+
+    def _operand(self, token: re.Match[str]) -> int:
+        kind, position = token.lastgroup, token.end()
+        value: Operand
         if kind == "register":
             value = register(token["register"]) or Text(token["register"])
         elif kind in ("allocation", "spill", "offset"):
             value = _address(token)
         elif kind == "space":
-            value, position = _memory(text, token["space"], position)
+            value, position = _memory(self.text, token["space"], position)
         elif kind == "number":
             value = _number(token["number"])
         else:
-            start = token.start("other")
-            value, position = _other(text, start)
-        if not fresh and isinstance(value, Text) and operands and isinstance(operands[-1], Text):
-            operands[-1] = Text(f"{operands[-1].text} {value.text}")
-            continue
-        if not fresh and isinstance(value, Address) and out.mnemonic.startswith("scalar_lea"):
+            value, position = _other(self.text, token.start("other"))
+        if not self.fresh and isinstance(value, Text) and self.words:
+            self.words.append(value.text)
+        elif not self.fresh and isinstance(value, Address) and self.out.mnemonic.startswith("scalar_lea"):
             # A trailing `[#allocation5]` says which allocation the address computed here points into.
-            attributes.append(f"into:#allocation{value.allocation}")
-            continue
-        operands.append(value)
-        names.append(pending)
-        pending = None
-        fresh = False
-    out.operands, out.names, out.attributes = tuple(operands), tuple(names), tuple(attributes)
-    out.comments, out.sources = tuple(comments), tuple(sources)
+            self.attributes.append(f"into:#allocation{value.allocation}")
+        else:
+            self._close_text()
+            self.operands.append(value)
+            self.names.append(self.pending)
+            self.words = [value.text] if isinstance(value, Text) else []
+            self.pending = None
+            self.fresh = False
+        return position
+
+    def _close_text(self) -> None:
+        if len(self.words) > 1:
+            self.operands[-1] = Text(" ".join(self.words))
+
+    def finish(self) -> None:
+        """Hand over what was found."""
+        self._close_text()
+        out = self.out
+        out.operands, out.names, out.attributes = (
+            tuple(self.operands),
+            tuple(self.names),
+            tuple(self.attributes),
+        )
+        out.comments, out.sources = tuple(self.comments), tuple(self.sources)
 
 
 def _address(token: re.Match[str]) -> Address:
@@ -291,7 +319,7 @@ def _terms(inner: str) -> tuple[Operand, ...]:
             terms.append(register(word) or Text(word))
         elif word.startswith("$") or word.lstrip("-").isdigit():
             try:
-                offset = int(word.lstrip("$"), 0)
+                offset = int(word.lstrip("$")[:MAX_DIGITS], 0)
             except ValueError:
                 terms.append(Text(word))
                 continue

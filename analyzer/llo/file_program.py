@@ -80,6 +80,7 @@ class FileProgram(Program):
         )
         self._count_unknown_opcodes()
         self._find_flow(found)
+        self._note_losses()
 
     def _count_unknown_opcodes(self) -> None:
         unknown = np.array([unit is Unit.UNKNOWN for unit in self.opcode_units], dtype=bool)
@@ -87,6 +88,20 @@ class FileProgram(Program):
             scan.note(
                 self.not_understood, self.address_of(int(index)), self.text(int(index))[: scan.SAMPLE_BYTES]
             )
+
+    def _note_losses(self) -> None:
+        """Say what shows that text is missing: gaps in the addresses, branches into nowhere."""
+        steps = np.flatnonzero(np.diff(self.bundle_address) != 1)
+        if len(steps):
+            at = int(self.bundle_address[steps[0]])
+            self.notes.append(f"addresses jump {len(steps)} times, first after {at:#x}: bundles are missing")
+        if self.dangling:
+            at = self.dangling[0].bundle
+            count = len(self.dangling)
+            self.notes.append(f"{count} branches (first in bundle {at:#x}) go to a region that is not listed")
+        if self.not_understood.count:
+            of = len(self.instruction_opcode) + self.columns.not_understood.count
+            self.notes.append(f"{self.not_understood.count} of {of} instructions not understood")
 
     def address_of(self, index: int) -> int:
         """Printed address of the bundle of instruction `index`."""

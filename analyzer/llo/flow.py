@@ -11,7 +11,7 @@ import numpy as np
 
 from analyzer.llo.program import Block, Branch, Instruction, Loop, Predicate, Region
 
-_REGION_EVENT = re.compile(rb"(Start/End empty|Start|End) region (\d+)")
+_REGION_EVENT = re.compile(rb"(Start/End empty|Start|End) region (\d{1,18})")
 
 # (branch bundle, its predicate, candidate bundle) -> does the candidate use, unguarded, a value made
 # under the branch's predicate? Then it cannot be a delay slot of that branch.

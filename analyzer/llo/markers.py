@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 USER_MARKER = 0x08000000  # user scopes count from here; smaller ids are the compiler's own
 _KINDS = {0xA: "bundle", 0xB: "scope_start", 0xC: "scope_end"}
-_LINE = re.compile(r"^(?P<name>.*?):\s*(?P<id>\d+)\s*$", re.MULTILINE)
+_LINE = re.compile(r"^(?P<name>.*?):[ \t]*(?P<id>\d{1,18})[ \t]*$", re.MULTILINE)
 _START = re.compile(r"TraceMeStart\((.*)\)\s*\[?$")
 _END = re.compile(r"^\]?\s*TraceMeEnd\((.*)\)$")
 

@@ -87,8 +87,9 @@ def occupancy(program: "FileProgram") -> np.ndarray:
     count, generation = program.bundle_count, program.generation
     out = np.zeros((count, len(COLUMNS)), np.int16)
     code, bundle = program.instruction_opcode, program.instruction_bundle
+    used = [issue_columns(opcode, generation) for opcode in program.opcodes]
     for column in COLUMNS:
-        taken = np.array([column in issue_columns(o, generation) for o in program.opcodes], dtype=bool)
+        taken = np.array([column in columns for columns in used], dtype=bool)
         if taken.any():
             out[:, _INDEX[column]] += np.bincount(bundle[taken[code]], minlength=count).astype(np.int16)
     _count_pointer_moves(program, out)

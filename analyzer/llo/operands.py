@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from analyzer.llo.file_program import FileProgram
 
 _SHAPE = re.compile(r"shape:\s*((\w+)\[([\d,\s<=]*)\])")
-_INDEX = re.compile(r"index:\s*(\d+)")
+_INDEX = re.compile(r"index:\s*(\d{1,18})")
 _ALIAS = re.compile(r"may-alias:\s*\{([\d,\s]*)\}")
 _KIND = re.compile(r"kind:\s*(\w+)")
 
@@ -58,7 +58,9 @@ def shape_bytes(dtype: str, dimensions: tuple[int, ...]) -> int | None:
 
 def _aliases(text: str, own: int) -> tuple[int, ...]:
     found = _ALIAS.search(text)
-    return tuple(int(n) for n in re.findall(r"\d+", found[1]) if int(n) != own) if found is not None else ()
+    return (
+        tuple(int(n) for n in re.findall(r"\d{1,18}", found[1]) if int(n) != own) if found is not None else ()
+    )
 
 
 def call_operands(program: "FileProgram") -> list[HbmOperand]:
@@ -71,7 +73,7 @@ def call_operands(program: "FileProgram") -> list[HbmOperand]:
         shape, index, kind = _SHAPE.search(text), _INDEX.search(text), _KIND.search(text)
         if shape is None or index is None or not instruction.results:
             continue
-        dimensions = tuple(int(part) for part in re.findall(r"\d+", shape[3]))
+        dimensions = tuple(int(part) for part in re.findall(r"\d{1,18}", shape[3]))
         found.append(
             HbmOperand(
                 index=int(index[1]),

@@ -8,7 +8,7 @@ from analyzer.llo import scan, store
 from analyzer.llo.file_program import FileProgram
 
 _CURE = "Compile again (megascope compile), or point at a file whose name ends in -final_bundles.txt"
-_UNBUNDLED = re.compile(rb"^\s*\$region\d+: #\{", re.MULTILINE)
+_UNBUNDLED = re.compile(rb"^[ \t]*+\$region\d+: #\{", re.MULTILINE)
 _MLIR = re.compile(rb"\bllo\.[a-z_]+\b")
 
 

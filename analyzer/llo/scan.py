@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from analyzer.llo.comments import comment_end_bytes
 from analyzer.llo.flow import FlowTable
 from analyzer.llo.program import NotUnderstood
 
-HEAD = re.compile(rb"^[ \t]*(0[xX][0-9a-fA-F]+|[0-9]+)[ \t]+([A-Z]{2})?[ \t]*:[> \t]*\{", re.MULTILINE)
+# Possessive throughout: a megabyte of blanks or digits in a broken line must not be tried twice.
+HEAD = re.compile(rb"^[ \t]*+(0[xX][0-9a-fA-F]++|[0-9]++)[ \t]++([A-Z]{2})?+[ \t]*+:[> \t]*+\{", re.MULTILINE)
 
 # A comment, possibly with one comment inside (BoundsCheck texts quote whole DMA instructions).
 _COMMENT = rb"/\*(?>[^*]*+\*/|(?>[^*/]++|\*(?!/)|/(?!\*)|/\*(?>[^*/]++|\*(?!/)|/(?!\*))*+\*/)*+\*/)"
@@ -28,7 +30,7 @@ _INSTRUCTION = re.compile(
     rb"(;;|\})"
 )
 _END = re.compile(rb"\s*+\}")
-_SLOW_TOKEN = re.compile(rb"/\*|\*/|;;|\{|\}")
+_SLOW_TOKEN = re.compile(rb"/\*|;;|\{|\}")
 _SLOW_HEAD = re.compile(
     rb"\s*+((?:%[^\s=;{}]{1,80}+(?:,\s{0,9}+%[^\s=;{}]{1,80}+){0,8}+\s{0,9}+=\s{0,9}+)?+"
     rb"([A-Za-z][\w.\-:\[\]$#]{0,120}+(?:<[^<>\n]{0,40}+>)?+))"
@@ -173,25 +175,23 @@ def _address(text: bytes) -> int:
 def _scan_slowly(data: bytes, position: int, limit: int, address: int, found: _Found) -> int:
     """Eat one bundle token by token with explicit depths; the offset after its brace, or -1.
 
-    Linear in the size of the window and constant in memory however deep comments or braces nest.
+    Linear in the size of the window, however deep comments or braces nest.
     """
-    comment = braces = 0
+    braces = 0
     begin = position
-    for token in _SLOW_TOKEN.finditer(data, position, limit):
-        kind = token[0]
+    while (token := _SLOW_TOKEN.search(data, position, limit)) is not None:
+        kind, position = token[0], token.end()
         if kind == b"/*":
-            comment += 1
-        elif kind == b"*/":
-            comment = max(comment - 1, 0)
-        elif comment:
-            continue
+            position = comment_end_bytes(data, token.start(), limit)
+            if position < 0:
+                break
         elif kind == b"{":
             braces += 1
         elif kind == b"}" and braces:
             braces -= 1
         elif kind == b"}" or not braces:
             _keep(data, (begin, token.start()), address, found)
-            begin = token.end()
+            begin = position
             if kind == b"}":
                 return begin
     _lose(data, (begin, limit), address, found)

@@ -34,6 +34,7 @@ _ARRAYS = (
 )
 _FLOW = ("generation", "delay_slots", "regions", "branches")
 _CODE = (
+    "comments.py",
     "decode.py",
     "file_program.py",
     "flow.py",
