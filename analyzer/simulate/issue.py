@@ -1,8 +1,11 @@
 """How many cycles the bundles of a block take to issue, and where they stall on an MXU.
 
 One bundle issues per cycle. Each weight push (`vmatprep.subr`, `vmatpush*`) holds its MXU for
-`mxu.push` cycles and each `vmatmul` for `mxu.matmul`; a bundle that needs a held MXU waits for it. What
-the MXUs still hold at the end of a block is carried into the next one.
+`mxu.push` cycles and each `vmatmul` for `mxu.matmul` cycles per 8 rows of 16 or 32 bits; a bundle that
+needs a held MXU waits for it. What the MXUs still hold at the end of a block is carried into the next one.
+
+A vector register holds 8 rows of 32 bits, 16 of 16, 32 of 8; 8-bit rows go twice as fast. So a bf16 or
+8-bit `vmatmul` takes twice as long as an f32 one.
 """
 
 import re
@@ -16,6 +19,7 @@ from analyzer.machine import Machine
 _MXU = re.compile(r"\.mxu(\d+)")
 _PUSH = re.compile(r"vmatprep\.subr|vmatpush|vdwg|vlatch")
 _MATMUL = re.compile(r"vmatmul")
+_WIDE = re.compile(r"\.(f32|s32|u32)\b")  # also what older dumps print for every type
 
 State = tuple[float, ...]
 
@@ -30,25 +34,58 @@ class BlockCycles:
 
 
 class MxuUse:
-    """MXU operations per bundle: (bundle, ((mxu, is a matmul), ...)), read once per program."""
+    """MXU operations per bundle: {bundle: [(mxu, weight), ...]}, read once per program.
+
+    weight: 0 for a push; for a matmul how many times 8 rows of 16 or 32 bits it is worth.
+    """
 
     def __init__(self, program: Program) -> None:
-        kinds: dict[int, tuple[int, bool]] = {}
+        kinds: dict[int, tuple[int, int]] = {}
         for index, mnemonic in enumerate(program.opcodes):
             mxu = _MXU.search(mnemonic)
             if mxu is None:
                 continue
             if _MATMUL.match(mnemonic):
-                kinds[index] = (int(mxu[1]), True)
+                kinds[index] = (int(mxu[1]), 1 if _WIDE.search(mnemonic) else 2)
             elif _PUSH.match(mnemonic):
-                kinds[index] = (int(mxu[1]), False)
+                kinds[index] = (int(mxu[1]), 0)
         interesting = np.isin(program.instruction_opcode, list(kinds))
         where = np.flatnonzero(interesting)
         bundles = np.searchsorted(program.bundle_first, where, side="right") - 1
         self.mxus = 1 + max((m for m, _ in kinds.values()), default=-1)
-        self.by_bundle: dict[int, list[tuple[int, bool]]] = {}
+        self.by_bundle: dict[int, list[tuple[int, int]]] = {}
         for bundle, opcode in zip(bundles.tolist(), program.instruction_opcode[where].tolist(), strict=True):
             self.by_bundle.setdefault(bundle, []).append(kinds[opcode])
+
+
+class Fetch:
+    """What code is resident: blocks, the least recently visited leaves first.
+
+    A block that is not resident streams in while it issues: its bundle k cannot issue before k bundles have
+    been fetched. Off (None in the model) where `fetch.bandwidth` is 0.
+    """
+
+    def __init__(self, program: Program, resident: float) -> None:
+        self.sizes = [block.end - block.start for block in program.blocks]
+        self.room = self.resident = resident
+        self.held: dict[int, None] = {}
+
+    def visit(self, block: int) -> bool:
+        """Note a visit; True where the block has to be fetched."""
+        held = self.held
+        if self.sizes[block] > self.resident:
+            return True
+        if block in held:
+            del held[block]
+            held[block] = None
+            return False
+        self.room -= self.sizes[block]
+        held[block] = None
+        while self.room < 0:
+            oldest = next(iter(held))
+            del held[oldest]
+            self.room += self.sizes[oldest]
+        return True
 
 
 class IssueModel:
@@ -59,17 +96,24 @@ class IssueModel:
         self.push, self.matmul = machine["mxu.push"], machine["mxu.matmul"]
         self.branch_cycles = machine["issue.branch_cycles"]
         self.idle: State = (0.0,) * use.mxus
-        self._known: dict[tuple[int, State], BlockCycles] = {}
+        rate = machine["fetch.bandwidth"]
+        self.fetch_cycles = machine["issue.clock"] / rate if rate else 0.0
+        self.resident = machine["fetch.resident"]
+        self._known: dict[tuple[int, State, bool], BlockCycles] = {}
 
-    def block(self, index: int, state: State) -> BlockCycles:
-        """Cycles of block `index` entered with `state` (cycles each MXU is still held)."""
-        key = (index, state)
+    def new_fetch(self) -> Fetch | None:
+        """Fresh residency of code for one core, or None where fetching costs nothing."""
+        return Fetch(self.program, self.resident) if self.fetch_cycles else None
+
+    def block(self, index: int, state: State, cold: bool = False) -> BlockCycles:
+        """Cycles of a block entered with `state` (cycles each MXU is still held); cold: not resident."""
+        key = (index, state, cold)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._compute(index, state)
+            found = self._known[key] = self._compute(index, state, self.fetch_cycles if cold else 0.0)
         return found
 
-    def _compute(self, index: int, state: State) -> BlockCycles:
+    def _compute(self, index: int, state: State, fetch_cycles: float) -> BlockCycles:
         block = self.program.blocks[index]
         held = list(state)
         cycle = 0.0
@@ -77,12 +121,14 @@ class IssueModel:
         by_bundle = self.use.by_bundle
         branch_at: tuple[int, float] | None = None
         for bundle in range(block.start, block.end):
+            if fetch_cycles:
+                cycle = max(cycle, (bundle - block.start + 1) * fetch_cycles - 1)
             operations = by_bundle.get(bundle)
             if operations is not None:
                 for mxu, _ in operations:
                     cycle = max(cycle, held[mxu])
-                for mxu, matmul in operations:
-                    held[mxu] = max(cycle, held[mxu]) + (self.matmul if matmul else self.push)
+                for mxu, weight in operations:
+                    held[mxu] = max(cycle, held[mxu]) + (weight * self.matmul if weight else self.push)
             offset.append(cycle)
             if bundle in self.program.branches:
                 branch_at = (bundle, cycle)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from analyzer.simulate.issue import BlockCycles
+
 
 class Transfer(NamedTuple):
     """One DMA or remote signal. Times in ps; addresses in granules, -1 where there is none.
@@ -30,7 +32,7 @@ class CoreLog:
     """One core's step.
 
     Attributes:
-        visit_block, visit_start, visit_state: block visits in order, with the state of the MXUs.
+        visit_block, visit_start, visit_cycles: block visits in order, with the cycles of their bundles.
         marks: (time, visit, site, context, shift) where a scope started or ended; shift: time taken
             back where a removed phase ended, else 0.
         stalls: (site, start, end, cause, context, visit). A cause is 2 * t for the end of own transfer t,
@@ -45,7 +47,7 @@ class CoreLog:
     rank: int
     visit_block: list[int] = field(default_factory=list)
     visit_start: list[float] = field(default_factory=list)
-    visit_state: list[tuple[float, ...]] = field(default_factory=list)
+    visit_cycles: list[BlockCycles] = field(default_factory=list)
     stalls: list[tuple[int, float, float, int, int, int]] = field(default_factory=list)
     satisfied: list[tuple[int, float, int, int]] = field(default_factory=list)
     marks: list[tuple[float, int, int, int, float]] = field(default_factory=list)

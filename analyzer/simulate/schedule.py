@@ -66,6 +66,7 @@ class CoreRun:
         self.now = self.base = options.start
         self.blocked_on: tuple[int, int] | None = None
         self._state = issue.idle
+        self._fetch = issue.new_fetch()
         self._total = 0.0
         self._context = 0
         self._offsets: list[float] = []
@@ -104,17 +105,17 @@ class CoreRun:
         base, context, offsets, first = self.base, self._context, self._offsets, self._first
         position, last = self.position, len(events)
         remote_flags = self.options.remote_flags
-        visit_block, visit_start, visit_state = log.visit_block, log.visit_start, log.visit_state
-        semaphores = self.semaphores
+        visit_block, visit_start, visit_cycles = log.visit_block, log.visit_start, log.visit_cycles
+        semaphores, fetch = self.semaphores, self._fetch
         while position < last:
             entry = events[position]
             if type(entry) is int:
                 base += self._total
                 state = self._state
-                cycles = self.issue.block(entry, state)
+                cycles = self.issue.block(entry, state, fetch is not None and fetch.visit(entry))
                 visit_block.append(entry)
                 visit_start.append(base)
-                visit_state.append(state)
+                visit_cycles.append(cycles)
                 self._state, self._total = cycles.state, cycles.total * cycle
                 offsets = cycles.offset
                 first = blocks[entry].start

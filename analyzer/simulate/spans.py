@@ -316,7 +316,7 @@ class SpanWriter:
         event, base, _, visit = touch
         site = self.compiled.sites[event[0]]
         block = log.visit_block[visit]
-        offsets = self.issue.block(block, log.visit_state[visit]).offset
+        offsets = log.visit_cycles[visit].offset
         first = self.compiled.program.blocks[block].start
         for one in site.touches:
             row = 0 if one.base is None else event[one.base + 1]
@@ -410,7 +410,7 @@ class SpanWriter:
         blocks = self.compiled.program.blocks
         for visit, (index, start) in enumerate(zip(log.visit_block, log.visit_start, strict=True)):
             block = blocks[index]
-            cycles = self.issue.block(index, log.visit_state[visit])
+            cycles = log.visit_cycles[visit]
             first, base, after_stall = block.start, start, False
             if visit in cuts:
                 for _, bundle, new_context, stall in sorted(cuts[visit], key=lambda c: c[0]):
