@@ -4,6 +4,7 @@ import importlib.util
 import shutil
 import sys
 import threading
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -141,3 +142,22 @@ def browser(tmp_path):
     yield start
     for driver in drivers:
         driver.quit()
+
+
+@pytest.fixture(scope="session")
+def until():
+    """`until(question)`: ask until the answer is true; browser and server share the machine with others."""
+
+    def wait(question, seconds=30):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            try:
+                answer = question()
+            except Exception:
+                answer = None
+            if answer:
+                return answer
+            time.sleep(0.1)
+        raise AssertionError(f"nothing after {seconds} s")
+
+    return wait
