@@ -84,6 +84,8 @@ def analyze(
         UsageError: the chip is unknown and none was given, or an override names no parameter.
     """
     opened = capture if isinstance(capture, Capture) else open_capture(capture, chip=chip)
+    if opened.trace is not None:
+        return _measured(opened, use_cache)
     name = chip or opened.manifest.get("chip")
     if name is None:
         raise UsageError(
@@ -107,3 +109,20 @@ def analyze(
     if trouble:
         report["notes"].append(trouble)
     return Analysis(report, timeline, core, step)
+
+
+def _measured(opened: Capture, use_cache: bool) -> Analysis:
+    """The same for a profiler's trace; what-ifs and scenarios do not touch what was measured."""
+    assert opened.trace is not None
+    store = cache.Store(opened, cache.key_of_trace(opened), variant=False)
+    found = store.load() if use_cache else None
+    if found is not None:
+        report, packed = found
+        return Analysis(report, packed, report["reported"]["core"], report["reported"]["step"], True)
+    from analyzer.measured.analyze import measure
+
+    result = measure(opened.trace, opened)
+    trouble = store.save(result.report, result.timeline)
+    if trouble:
+        result.report["notes"].append(trouble)
+    return Analysis(result.report, result.timeline, result.core, result.step)

@@ -24,8 +24,8 @@ DRAIN = "drain"
 NO_TRAFFIC = "no_traffic"
 UNKNOWN = "unknown"
 
-# A copy is blamed for a bubble if its bytes take at least this share of it; so many copies are looked at.
-SUBSTANTIAL = 0.02
+# A copy is blamed for a bubble if its bytes take at least this share of the longest copy's of so many next.
+SUBSTANTIAL = 0.25
 LOOK_AHEAD = 16
 
 TITLES = {
@@ -138,7 +138,7 @@ def find_bubbles(core: CoreStep) -> list[Bubble]:
     result = []
     for index, (start, end) in enumerate(gaps.tolist()):
         layer, phase = places[index]
-        row = _blamed(lengths, int(following[index]), end - start)
+        row = _blamed(lengths, int(following[index]))
         if row >= len(moving):
             result.append(_last_bubble(core, (start, end), places[index], ran[index]))
             continue
@@ -187,16 +187,14 @@ def find_bubbles(core: CoreStep) -> list[Bubble]:
     return result
 
 
-def _blamed(lengths: NDArray[np.int64], row: int, bubble_ps: int) -> int:
-    """The first copy from `row` on whose bytes would have filled some of the bubble, else `row`.
+def _blamed(lengths: NDArray[np.int64], row: int) -> int:
+    """The first copy from `row` on that is of some size among those that follow.
 
     A few kilobytes between two long gaps (a norm weight, a table of positions) end a bubble on paper, but
     issuing them earlier would not have filled it: what kept the next big copy is the cause.
     """
-    for candidate in range(row, min(row + LOOK_AHEAD, len(lengths))):
-        if lengths[candidate] >= SUBSTANTIAL * bubble_ps:
-            return candidate
-    return row
+    ahead = lengths[row : row + LOOK_AHEAD]
+    return row + int(np.argmax(ahead >= SUBSTANTIAL * ahead.max())) if len(ahead) else row
 
 
 def _last_bubble(

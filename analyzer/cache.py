@@ -51,6 +51,20 @@ def key_of(capture: "Capture", machine: "Machine", scenario: Mapping[str, str]) 
     return digest.hexdigest()
 
 
+def key_of_trace(capture: "Capture") -> str:
+    """The same for a trace: its files, and the bundles it may be joined with. Traces are large: size and time
+    of change stand for their content."""
+    assert capture.trace is not None
+    digest = hashlib.sha256(code_version().encode())
+    files = [capture.trace] if capture.trace.is_file() else sorted(capture.trace.rglob("*.xplane.pb"))
+    files += [program.bundles for program in capture.programs()]
+    for file in files:
+        state = file.stat()
+        digest.update(f"{file}\0{state.st_size}\0{state.st_mtime_ns}\0".encode("utf-8", "surrogateescape"))
+    digest.update(json.dumps([capture.manifest, capture.kind], sort_keys=True, default=str).encode())
+    return digest.hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
     """The place of one analysis on disk."""

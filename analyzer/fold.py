@@ -114,13 +114,13 @@ def build(
         | {"identical_recompiles": list(getattr(capture.kernel_program(), "identical", ()))},
         target=str(capture.path),
     )
-    found = findings.look(context)
+    found, failures = findings.look(context)
     provenance = context.provenance
     listed = sorted(all_bubbles, key=lambda b: (-b.duration_ps, b.start_ps))[: contract.BUBBLES_LISTED]
     manifest = capture.manifest
     report: dict[str, Any] = {
         "schema_version": contract.SCHEMA_VERSION,
-        "notes": _notes(capture, machine, facts, views, timeline),
+        "notes": _notes(capture, machine, facts, views, timeline) + failures,
         "capture": {
             "path": str(capture.path),
             "kind": capture.kind,

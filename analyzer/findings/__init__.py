@@ -5,6 +5,7 @@ hand.
 """
 
 import importlib
+import os
 import pkgutil
 import re
 from functools import cache
@@ -32,7 +33,20 @@ def rules() -> tuple[Rule, ...]:
     return tuple(found[identifier] for identifier in sorted(found))
 
 
-def look(context: Context) -> list[Finding]:
-    """What all rules find, ranked by saving on the step; findings without an estimate come last."""
-    found = [finding for rule in rules() for finding in rule.look(context, rule)]
-    return sorted(found, key=lambda finding: finding.rank)
+def look(context: Context) -> tuple[list[Finding], list[str]]:
+    """What all rules find, ranked by saving on the step; findings without an estimate come last.
+
+    Returns:
+        (findings, notes). A rule that fails costs its findings and gives a note, not the whole report;
+        with MEGASCOPE_DEBUG set its error is raised.
+    """
+    found: list[Finding] = []
+    notes = []
+    for rule in rules():
+        try:
+            found += rule.look(context, rule)
+        except Exception as error:
+            if os.environ.get("MEGASCOPE_DEBUG"):
+                raise
+            notes.append(f"rule {rule.identifier} failed and found nothing: {type(error).__name__}: {error}")
+    return sorted(found, key=lambda finding: finding.rank), notes

@@ -135,25 +135,36 @@ class Code:
         return view.of(spans[inside] if inside.any() else spans[touching])
 
     def without(self, bundles: NDArray[np.bool_]) -> tuple[tuple[Intervals, float], ...]:
-        """What a replay shortens if these bundles were gone: stretches of each loop, and what they keep."""
-        parts: list[tuple[Intervals, float]] = []
-        taken = intervals.EMPTY
-        for loop in sorted(self.loops, key=lambda loop: loop.last - loop.first):
+        """What a replay shortens if these bundles were gone: stretches of time, and what they keep."""
+        parts: list[tuple[Intervals, int]] = []
+        for loop in self.loops:
             mine = np.zeros(self.program.bundle_count, dtype=bool)
             mine[loop.own] = True
-            gone = self.time_ps(bundles & mine)
-            when = intervals.subtraction(self.stretches(loop.first, loop.last), taken)
-            length = intervals.measure(when)
-            if gone and length:
-                parts.append((when, max(1 - gone / length, 0.0)))
-            taken = intervals.union(taken, when)
-        outside = bundles & (self.innermost == OUTSIDE)
-        gone = self.time_ps(outside)
-        rest = intervals.subtraction(self.core.busy, taken)
-        if gone and len(rest):
-            parts.append((rest, max(1 - gone / intervals.measure(rest), 0.0)))
-        return tuple(parts)
+            parts.append((self.stretches(loop.first, loop.last), self.time_ps(bundles & mine)))
+        parts.append((self.core.busy, self.time_ps(bundles & (self.innermost == OUTSIDE))))
+        return shorter(parts)
+
+    def slot_bound_ps(self, loop: CodeLoop) -> int:
+        """The least time a loop's own instructions take, were they packed perfectly into issue slots."""
+        use = (self.occupancy[loop.own] * self.executed[loop.own][:, np.newaxis]).sum(axis=0) / self.capacity
+        return round(float(use.max()) * self.cycle_ps)
 
     def column(self, name: str) -> NDArray[np.int16]:
         """One column of `occupancy` by name."""
         return self.occupancy[:, COLUMNS.index(name)]
+
+
+def shorter(parts: list[tuple[Intervals, int]]) -> tuple[tuple[Intervals, float], ...]:
+    """What a replay shortens so that each of these stretches loses so much time.
+
+    Stretches that overlap (loops whose spans were merged in the timeline) share their losses.
+    """
+    merged: list[tuple[Intervals, int]] = []
+    for stretch, loss in parts:
+        if not loss or not len(stretch):
+            continue
+        touching = [one for one in merged if len(intervals.intersection(stretch, one[0]))]
+        together = intervals.union(stretch, *(when for when, _ in touching))
+        merged = [one for one in merged if not any(one is other for other in touching)]
+        merged.append((together, loss + sum(gone for _, gone in touching)))
+    return tuple((when, max(1 - gone / intervals.measure(when), 0.0)) for when, gone in merged)

@@ -34,7 +34,7 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
             context,
             time_ps=time,
             saving_ps=saving if saving and context.significant(saving) else None,
-            saving_basis="replayed without the bundles that hold only spills and fills"
+            saving_basis="replayed without the bundles that hold only spills and fills, at most"
             if saving and context.significant(saving)
             else basis
             if saving is None

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from analyzer.findings.base import MEDIUM, Context, Finding, Rule
+from analyzer.findings.code import shorter
 from analyzer.llo.program import Unit
 from analyzer.replay import Edit
 from analyzer.units import duration
@@ -27,7 +28,9 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
         time = code.time_ps(only & mine)
         if not context.significant(time):
             continue
-        saving, basis = context.priced(Edit(shorten=code.without(only & mine)))
+        removable = min(time, loop.time_ps - code.slot_bound_ps(loop))
+        stretch = code.stretches(loop.first, loop.last)
+        saving, basis = context.priced(Edit(shorten=shorter([(stretch, max(removable, 0))])))
         if saving is not None and not context.significant(saving):
             continue
         inside = scalar & np.isin(code.bundle_of, np.flatnonzero(only & mine))
@@ -38,7 +41,9 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
             context,
             time_ps=time,
             saving_ps=saving,
-            saving_basis="replayed with these bundles gone, at most" if saving is not None else basis,
+            saving_basis="replayed with the loop packed into its slots, at most"
+            if saving is not None
+            else basis,
             confidence=MEDIUM,
             source=code.source_of(np.flatnonzero(only & mine)) or loop.source,
             bundles=(loop.first, loop.last),

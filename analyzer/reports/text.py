@@ -27,8 +27,13 @@ CAUSES = {
 
 def render(report: Report, *, colour: bool = False) -> str:
     """The digest as text that ends with a newline."""
-    lines = [*_head(report), *_phases(report), *_bubbles(report), *_findings(report)]
-    lines += _notes(report, MAX_LINES - len(lines))
+    if "trace" in report:
+        from analyzer.reports import trace_text
+
+        lines = trace_text.lines(report)
+    else:
+        lines = [*_head(report), *_phases(report), *_bubbles(report), *_findings(report)]
+        lines += _notes(report, MAX_LINES - len(lines))
     styles = {"bold": _BOLD, "dim": _DIM}
     text = []
     for style, line in lines[:MAX_LINES]:

@@ -1,5 +1,6 @@
 """The rules on hand-made timelines, and what every rule and finding must carry."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,13 @@ def context(build, core=0, **more):
         waits=waits.exposed_waits(one),
         **more,
     )
+
+
+def look(given):
+    """All findings; a rule that fails fails the test."""
+    ranked, failures = findings.look(given)
+    assert failures == []
+    return ranked
 
 
 def found(build, identifier, **more):
@@ -71,11 +79,11 @@ def test_links_of_the_catalogue_lead_to_its_headings():
 
 
 def test_empty_input_finds_nothing(build):
-    assert findings.look(context(build)) == []
+    assert look(context(build)) == []
 
 
 def test_late_ring_ranks_the_late_copies_first(late_ring):
-    ranked = findings.look(context(late_ring))
+    ranked = look(context(late_ring))
     for finding in ranked:
         check(finding)
     assert [f.rule for f in ranked][:2] == ["MS101", "MS201"]
@@ -221,10 +229,25 @@ def test_uneven_cores(build):
 
 
 def test_recompiles_are_counted_and_rank_last(build, late_ring):
-    ranked = findings.look(context(late_ring, facts={"identical_recompiles": ["1", "2"]}))
+    ranked = look(context(late_ring, facts={"identical_recompiles": ["1", "2"]}))
     check(ranked[-1])
     assert ranked[-1].rule == "MS602"
     assert (ranked[-1].provenance, ranked[-1].count) == ("counted", 2)
+
+
+def test_a_rule_that_fails_costs_its_findings_only(late_ring, monkeypatch):
+    def broken(*_):
+        raise ValueError("oops")
+
+    rule = next(r for r in findings.rules() if r.identifier == "MS201")
+    failing = [dataclasses.replace(rule, look=broken) if r is rule else r for r in findings.rules()]
+    monkeypatch.setattr(findings, "rules", lambda: failing)
+    ranked, notes = findings.look(context(late_ring))
+    assert ranked[0].rule == "MS101"
+    assert notes == ["rule MS201 failed and found nothing: ValueError: oops"]
+    monkeypatch.setenv("MEGASCOPE_DEBUG", "1")
+    with pytest.raises(ValueError, match="oops"):
+        findings.look(context(late_ring))
 
 
 def test_ranking_is_by_gain_and_not_by_time(build):
@@ -241,7 +264,7 @@ def test_ranking_is_by_gain_and_not_by_time(build):
         build.wait(now + 700, now + 750, stored, source="k.py:301")
         now += 750
     build.mxu(now, now + 500)
-    ranked = findings.look(context(build))
+    ranked = look(context(build))
     assert [f.rule for f in ranked[:3]] == ["MS101", "MS201", "MS104"]
     assert ranked[0].saving_ps > ranked[1].saving_ps > ranked[2].saving_ps > 0
 
@@ -249,5 +272,5 @@ def test_ranking_is_by_gain_and_not_by_time(build):
 def test_critical_path_and_findings_agree_on_the_late_ring(late_ring):
     core = view.core_step(late_ring.frame(), 0)
     parts = critical.totals(core, critical.critical_path(core))
-    late = findings.look(context(late_ring))[0]
+    late = look(context(late_ring))[0]
     assert late.saving_ps >= parts[critical.DMA_LATENCY]
