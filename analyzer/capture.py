@@ -26,6 +26,7 @@ from analyzer.dump_facts import describe_operands, read_module
 from analyzer.errors import DataAbsentError, InputError, UsageError
 from analyzer.manifest import KINDS, SCHEMA_VERSION, compare_files, file_inside, read_manifest
 
+TRACE_SUFFIXES = (".xplane.pb", ".trace.json.gz", ".trace.json")
 _HOW_TO_DUMP = "Make one with `megascope compile`, or point at the folder given to --xla_jf_dump_to"
 
 
@@ -35,11 +36,12 @@ class Capture:
 
     Attributes:
         path: What the user pointed at.
-        kind: "compile", "record", "interpret" (captures), or "dump" (bare files).
+        kind: "compile", "record", "interpret" (captures), "dump" (bare bundles) or "xplane" (a bare trace).
         manifest: The capture's manifest, or one inferred from the files (then `unknown` lists what is not
             known).
         notes: What a reader of the results must know: choices made, files changed, facts unknown.
         dump_dir: Folder of the compiler's dump.
+        trace: The profiler's trace that reports are about; None where they are about the bundles.
     """
 
     path: Path
@@ -49,14 +51,24 @@ class Capture:
     notes: list[str] = field(default_factory=list)
     _programs: list[DumpProgram] = field(default_factory=list)
     _choice: Choice | None = None
+    trace: Path | None = None
 
     def programs(self) -> list[DumpProgram]:
         """Every program of the dump, oldest first, identical recompiles folded."""
         return list(self._programs)
 
     def kernel_program(self) -> DumpProgram:
-        """The program that reports are about: the same one for the same files; `notes` says why."""
-        assert self._choice is not None
+        """The program that reports are about: the same one for the same files; `notes` says why.
+
+        Raises:
+            DataAbsentError: the capture is a trace without bundles.
+        """
+        if self._choice is None:
+            raise DataAbsentError(
+                self.path,
+                "is a profiler trace and holds no bundles",
+                "Ask `megascope report`, or point at the dump of the same program.",
+            )
         return self._choice.program
 
     @property
@@ -76,11 +88,12 @@ class Capture:
 
 
 def open_capture(path: Path | str, *, program: str | None = None, chip: str | None = None) -> Capture:
-    """Open a capture folder, a bare dump folder or a bare bundles file.
+    """Open a capture folder, a bare dump folder, a bare bundles file, or a profiler's trace.
 
     Args:
         path: What the user pointed at.
-        program: Take this program as the kernel, instead of the choice of `choose_kernel`.
+        program: Take this program as the kernel, instead of the choice of `choose_kernel`; reports are then
+            about its bundles even where a trace is there.
         chip: The chip, where the files do not tell it or tell it wrong.
 
     Raises:
@@ -97,6 +110,8 @@ def open_capture(path: Path | str, *, program: str | None = None, chip: str | No
             capture = _open_capture_folder(path.parent)
         else:
             capture = _open_file(path)
+        if program is not None:
+            capture.trace = None
         _choose(capture, program)
         _describe(capture, chip)
     except OSError as error:
@@ -115,43 +130,28 @@ def _open_folder(path: Path) -> Capture:
     below = sorted(
         {p.parent for depth in ("*", "*/*") for p in path.glob(f"{depth}/*final_bundles.txt") if _real(p)}
     )
+    if any(path.glob("*.xplane.pb")) or any(path.glob("plugins/profile/*/*.xplane.pb")):
+        beside = path / "dump" if path / "dump" in below else below[0] if len(below) == 1 else None
+        programs = find_programs(beside) if beside else []
+        return Capture(path, "xplane", {}, beside or path, [], programs, trace=path)
     if len(below) == 1:
         note = f"no manifest in {path}: read the dump in {below[0].relative_to(path)}/ below it"
         return Capture(path, "dump", {}, below[0], [note], find_programs(below[0]))
     if below:
         names = ", ".join(str(b.relative_to(path)) for b in below[:6])
         raise InputError(path, f"holds {len(below)} dumps ({names})", "Point at one of them.")
-    if any(path.glob("*.xplane.pb")) or any(path.glob("plugins/profile/*/*.xplane.pb")):
-        raise _trace(path)
     raise InputError(path, _what_instead(path), f"{_HOW_TO_DUMP}.")
 
 
 def _open_file(path: Path) -> Capture:
-    if path.name.endswith(".xplane.pb"):
-        raise _trace(path)
+    if path.name.endswith(TRACE_SUFFIXES):
+        return Capture(path, "xplane", {}, path.parent, trace=path)
     if not is_bundles(path) or "schedule-analysis" in path.name:
         kind = pose(path) or "no final bundles, and nothing else that is known"
         raise InputError(
             path, f"is {kind}", "Point at a file that ends in -final_bundles.txt, or at its folder."
         )
     return Capture(path, "dump", {}, path.parent, _programs=[program_of_file(path)])
-
-
-def _trace(path: Path) -> DataAbsentError:
-    """The error for a profiler's trace: it can be read, but nothing is reported on it yet.
-
-    Raises:
-        InputError: it cannot even be read; the message says what is wrong with it.
-    """
-    from analyzer.xplane.inputs import open_trace, tpu_planes
-
-    trace = open_trace(path)
-    cores = sum(len(tpu_planes(space)) for space in trace.spaces)
-    return DataAbsentError(
-        path,
-        f"is a profiler trace of {cores} TPU cores, and holds no bundles",
-        "Reports are made from bundles so far: point at the dump of the same program.",
-    )
 
 
 def _open_capture_folder(path: Path) -> Capture:
@@ -164,7 +164,8 @@ def _open_capture_folder(path: Path) -> Capture:
     programs = find_programs(dump)
     if not programs:
         raise InputError(dump, _what_instead(dump), "The capture is damaged: compile again.")
-    return Capture(path, manifest["kind"], manifest, dump, notes, programs)
+    trace = path / "xplane" if any((path / "xplane").rglob("*.xplane.pb")) else None
+    return Capture(path, manifest["kind"], manifest, dump, notes, programs, trace=trace)
 
 
 def _what_instead(folder: Path) -> str:
@@ -187,6 +188,8 @@ def _real(path: Path) -> bool:
 
 
 def _choose(capture: Capture, name: str | None) -> None:
+    if not capture.programs() and name is None:
+        return  # a trace alone
     if name is None and capture.kind in KINDS and capture.manifest.get("program"):
         known = {p.name for p in capture.programs()}
         name_in_manifest = capture.manifest["program"]
@@ -206,6 +209,9 @@ def _choose(capture: Capture, name: str | None) -> None:
 
 def _describe(capture: Capture, chip: str | None) -> None:
     """Fill in what the manifest lacks from the files, and note what stays unknown."""
+    if capture.trace is not None and not capture.programs():
+        capture.manifest |= {"kind": "xplane", "inferred": True, "chip": chip}
+        return
     program = capture.kernel_program()
     capture.notes += _completeness(program)
     manifest = capture.manifest

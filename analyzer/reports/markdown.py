@@ -34,6 +34,10 @@ def table(head: list[str], rows: list[list[str]]) -> list[str]:
 
 def render(report: Report) -> str:
     """The report as a Markdown document."""
+    if "trace" in report:
+        from analyzer.reports import trace_markdown
+
+        return trace_markdown.render(report)
     capture, step, hbm, ici = (report[k] for k in ("capture", "step", "hbm", "ici"))
     peak = hbm["peak_bytes_per_s"]
     rows = [

@@ -454,10 +454,13 @@ class TestRealFiles:
         assert capture.manifest["chip"] == "v6e"
 
     def test_traces_are_told_apart_from_what_only_bears_their_name(self) -> None:
-        with pytest.raises(DataAbsentError, match="profiler trace of 4 TPU cores, and holds no bundles"):
-            open_capture(SHARED / "v6e-hostoffload")
-        with pytest.raises(InputError, match="is a Git LFS pointer"):
-            open_capture(SHARED / "bad-inputs" / "lfs_pointer.xplane.pb")
+        capture = open_capture(SHARED / "v6e-hostoffload")
+        assert (capture.kind, capture.trace, capture.programs()) == ("xplane", capture.path, [])
+        with pytest.raises(DataAbsentError, match="is a profiler trace and holds no bundles"):
+            capture.kernel_program()
+        both = open_capture(SHARED / "v6e-matmul")
+        assert both.kernel_program().bundle_count == 2705
+        assert open_capture(SHARED / "v6e-matmul", program="matmul_optimized.1").trace is None
 
     def test_old_formats(self) -> None:
         for path in sorted((SHARED / "old-formats").iterdir()):

@@ -1,0 +1,370 @@
+"""From a trace to the report: the JSON contract of docs/report.md, filled with what was measured.
+
+What a trace cannot show (copies inside a kernel, matrix work, messages) is null. What it shows beyond the
+contract stands under `trace`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from analyzer import intervals, metrics, view
+from analyzer.measured import join, operations, proto, trust
+from analyzer.measured.compare import compare_phases, join_with
+from analyzer.measured.kernel import Kernel, choose_kernel, median
+from analyzer.measured.load import ASYNC, OPS, Loaded, load
+from analyzer.measured.scopes import DMA_WAITS
+from analyzer.measured.spans import CoreTrace, build_timeline, core_trace, origin
+from analyzer.measured.stages import stages
+from analyzer.measured.traffic import Traffic, count_traffic
+from analyzer.reports import contract
+from analyzer.timeline import Kind, Provenance
+from analyzer.units import size
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analyzer.capture import Capture
+
+MEASURED, COUNTED, MIXED = str(Provenance.MEASURED), str(Provenance.COUNTED), "counted / measured"
+OPERATIONS_LISTED = 40
+CALLS_LISTED = 1000
+_CHIPS = {"v6 lite": "v6e", "v5 lite": "v5e", "v5p": "v5p", "v5": "v5p", "7x": "tpu7x", "v7x": "tpu7x"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """A trace, worked out: its table of spans, its report, and what was picked."""
+
+    timeline: "pd.DataFrame"
+    report: dict[str, Any]
+    core: int
+    step: int
+
+
+def chip_of(facts: Mapping[str, Any]) -> str | None:
+    """Our name of the chip that a plane says it is."""
+    text = str(facts.get("device_type_string") or "").lower().removeprefix("tpu").strip()
+    return _CHIPS.get(text)
+
+
+def measure(path: Path, capture: "Capture") -> Measured:
+    """The report on a trace.
+
+    Args:
+        path: the trace: folder or file.
+        capture: the capture it belongs to; its bundles, if any, are held against the trace.
+
+    Raises:
+        InputError: the trace cannot be read.
+    """
+    loaded = load(path)
+    kernel, choice = choose_kernel(loaded.devices)
+    traces = [core_trace(device, kernel) for device in loaded.devices]
+    # The reported core is the slowest: it is what a step waits for. Cores without a run cannot be it.
+    reported = max(traces, key=lambda t: (len(t.runs) > 0, _median_ps(t), -t.device.core))
+    timeline = build_timeline(traces)
+    return _report(loaded, kernel, traces, reported, timeline, capture, choice)
+
+
+def _median_ps(trace: CoreTrace) -> int:
+    index = median(trace.runs.duration_ps)
+    return 0 if index is None else int(trace.runs.duration_ps[index])
+
+
+def _report(  # noqa: PLR0917
+    loaded: Loaded,
+    kernel: Kernel | None,
+    traces: list[CoreTrace],
+    reported: CoreTrace,
+    timeline: "pd.DataFrame",
+    capture: "Capture",
+    choice: list[str],
+) -> Measured:
+    zero, runs, device = origin(traces), reported.runs, reported.device
+    index = median(runs.duration_ps)
+    start = 0 if index is None else int(runs.start_ps[index])
+    window = (0, 0) if index is None else (start - zero, start - zero + int(runs.duration_ps[index]))
+    step = int(reported.step_of(np.array([start]))[0])
+    core = view.core_step(timeline, device.core, step, window)
+    program = proto.traced_program(loaded.programs, kernel.name) if kernel else None
+    traffic = count_traffic(reported.scopes, reported.calls, program, kernel) if kernel else []
+    one = traffic[index] if traffic and index is not None else None
+    peak_gb = device.facts.get("peak_hbm_bw_gigabytes_per_second")
+    peak = float(peak_gb) * 1e9 if isinstance(peak_gb, int | float) and peak_gb > 0 else None
+    waits = _dma_wait(reported, runs, index)
+    phases = [_phase(phase, waits) for phase in metrics.phases(core, transfers_visible=False)]
+    table = stages(reported, runs)
+    all_runs = intervals.from_spans(runs.start_ps, runs.start_ps + runs.duration_ps)
+    categories = operations.by_category(device, all_runs if kernel is None else _steps_windows(reported))
+    outstanding = operations.by_category(device, all_runs, ASYNC)
+    joined = join_with(capture, join.traced_code(loaded.devices, program, len(reported.scopes.name) > 0))
+    compared = compare_phases(joined, table, len(runs), capture, chip_of(device.facts))
+    if compared.hbm_bytes is not None and (one is None or one.read_bytes is None):
+        read, written, copies = compared.hbm_bytes
+        basis = "counted by executing the bundles of the traced program"
+        one = Traffic(read, written, basis, copies, one.operand_bytes if one else None)
+        traffic = [one] * len(runs)
+    bad = trust.flagged(loaded.devices)
+    unusable = trust.not_usable(loaded.devices, kernel)
+    verdict = _verdict(kernel, table, categories, reported, all_runs)
+    hbm = _hbm(device.core, one, peak, window[1] - window[0], waits)
+    notes = [*loaded.notes, *choice, *trust.notes(loaded.devices, kernel, bad)]
+    if reported.scopes.layers_counted:
+        notes.append("layers are numbered by order of entry: the trace has no values of trace_value")
+    if reported.scopes.crossing:
+        notes.append(f"{reported.scopes.crossing} scopes overlap others without lying inside them")
+    if one is not None and one.read_bytes is None:
+        notes.append(f"HBM bytes {one.basis}")
+        if one.operand_bytes:
+            notes.append(
+                f"operands and results in HBM hold {size(one.operand_bytes)}; how often they move is unknown"
+            )
+    if joined.where is not None:
+        notes.append(
+            f"bundles in {joined.where} are of the traced program ({joined.identity.reason})"
+            if joined.identity.same
+            else f"bundles in {joined.where} are not joined: {joined.identity.reason}"
+        )
+    name = kernel.name if kernel else None
+    report: dict[str, Any] = {
+        "schema_version": contract.SCHEMA_VERSION,
+        "notes": notes,
+        "capture": {
+            "path": str(capture.path),
+            "kind": capture.kind,
+            "kernel": name or capture.manifest.get("kernel") if kernel else None,
+            "program": name,
+            "model": capture.manifest.get("model") if joined.identity.same else None,
+            "chip": chip_of(device.facts) or device.facts.get("device_type_string"),
+            "topology": capture.manifest.get("topology") if capture.kind == "record" else None,
+            "cores": len(traces),
+            "batch": capture.manifest.get("batch") if capture.kind == "record" else None,
+            "probe_level": capture.manifest.get("probe_level") if capture.kind == "record" else None,
+        },
+        "reported": {"core": device.core, "step": step, "cores_in_timeline": len(traces)},
+        "step": {
+            "time_ps": window[1] - window[0] if index is not None else None,
+            "provenance": MEASURED,
+            "executed_bundles": compared.executed_bundles,
+            "static_bundles": program.bundles if program else None,
+            "bound_by": verdict[0],
+            "verdict": verdict[1],
+            "critical_path": {},
+        },
+        "time": _time(core, waits),
+        "hbm": hbm,
+        "ici": contract.ici_entry(metrics.ici(core, visible=False), [], MEASURED, COUNTED),
+        "vmem": {
+            "used_bytes": proto.scoped_vmem(loaded.programs, kernel.name) if kernel else None,
+            "capacity_bytes": None,
+            "provenance": COUNTED,
+        },
+        "program": contract.program_entry(None, []),
+        "phases": phases,
+        "bubbles": [],
+        "bubbles_total": 0,
+        "bubble_groups": [],
+        "wait_groups": [],
+        "findings": [],
+        "scenario": {"name": None, "assumed_values": []},
+        "not_understood": {"instructions": None, "of": None, "samples": []},
+        "trace": {
+            "files": [str(file) for file in loaded.files],
+            "runs": _runs_entry(reported, traffic, zero, peak),
+            "cores": [_core_entry(trace) for trace in traces],
+            "stages": [asdict(stage) | {"provenance": MEASURED} for stage in table],
+            "operations": [_category(c, all_runs) for c in categories[:OPERATIONS_LISTED]],
+            "async_operations": [
+                _category(c, all_runs) for c in outstanding[:OPERATIONS_LISTED]
+            ],
+            "traffic": _traffic_entry(one),
+            "peaks": {k: v for k, v in device.facts.items() if k.startswith("peak_") and v},
+            "not_usable": [asdict(entry) for entry in unusable],
+            "flagged": bad[:OPERATIONS_LISTED],
+            "flagged_total": len(bad),
+            "received": trust.received(loaded.devices),
+            "join": joined.entry(),
+            "comparison": compared.rows,
+            "comparison_notes": compared.notes,
+            "source": kernel.source or None if kernel else None,
+            "zero_ps": zero,
+        },
+    }  # fmt: skip
+    return Measured(timeline, report, device.core, step)
+
+
+def _phase(phase: metrics.Phase, waits: int | None) -> dict[str, Any]:
+    """A phase of the reported run; what a trace does not show is unknown."""
+    waiting = phase.phase.rpartition("/")[2] in DMA_WAITS
+    stalled = None if waits is None else phase.time_ps if waiting else 0
+    return contract.phase_entry(phase) | {
+        "in_flight_ps": None,
+        "stalled_dma_ps": stalled,
+        "stalled_ici_ps": None,
+    }
+
+
+def _time(core: view.CoreStep, waits: int | None) -> dict[str, Any]:
+    """How the core spent the reported run; a wait counts as one for copies where its stage says so."""
+    entry = contract.time_entry(metrics.core_time(core), MEASURED) | {"mxu_ps": None, "stalled_ici_ps": None}
+    known = waits or 0
+    return entry | {"stalled_dma_ps": waits, "stalled_other_ps": entry["stalled_ps"] - known}
+
+
+def _steps_windows(trace: CoreTrace) -> intervals.Intervals:
+    runs = trace.steps if len(trace.steps) else trace.calls
+    return intervals.from_spans(runs.start_ps, runs.start_ps + runs.duration_ps)
+
+
+def _dma_wait(trace: CoreTrace, runs: Any, index: int | None) -> int | None:
+    """Time of one run in the pipeline's waits for copies; None where the trace has no such stages."""
+    scopes = trace.scopes
+    rows = np.array([i for i, name in enumerate(scopes.name) if name in DMA_WAITS], dtype=np.int64)
+    if index is None or not len(rows):
+        return None
+    waits = intervals.from_spans(scopes.start_ps[rows], scopes.end_ps[rows])
+    start = int(runs.start_ps[index])
+    return int(intervals.covered(waits, [start], [start + int(runs.duration_ps[index])])[0])
+
+
+def _hbm(
+    core: int, traffic: Traffic | None, peak: float | None, window: int, wait: int | None
+) -> dict[str, Any]:
+    hbm = metrics.Hbm(core, *[None] * 13)
+    entry = asdict(hbm) | {"peak_bytes_per_s": peak, "exposed_wait_ps": wait}
+    if traffic is not None and traffic.read_bytes is not None and traffic.write_bytes is not None and window:
+        moved = traffic.read_bytes + traffic.write_bytes
+        entry |= {
+            "read_bytes": traffic.read_bytes,
+            "write_bytes": traffic.write_bytes,
+            "copies": traffic.copies,
+        }
+        if peak:
+            entry |= {
+                "at_peak_ps": round(moved / peak * 1e12),
+                "utilization": moved / peak * 1e12 / window,
+            }
+        entry["bytes_per_s"] = moved / window * 1e12
+    per_core = dict(entry)
+    per_core.pop("bytes_per_s", None)
+    entry.setdefault("bytes_per_s", None)
+    names = [name for name in per_core if name not in ("core", "peak_bytes_per_s")]
+    entry["per_core"] = [per_core]
+    entry["achievable_bytes_per_s"] = None
+    entry["provenance"] = dict.fromkeys(names, MEASURED) | {
+        "read_bytes": COUNTED,
+        "write_bytes": COUNTED,
+        "copies": COUNTED,
+        "utilization": MIXED,
+        "bytes_per_s": MIXED,
+        "at_peak_ps": COUNTED,
+        "peak_bytes_per_s": "stated by the trace's plane",
+    }
+    return entry
+
+
+def _runs_entry(trace: CoreTrace, traffic: list[Traffic], zero: int, peak: float | None) -> dict[str, Any]:
+    """The runs one by one, and from start to start (that, not the sum of durations, is what a step takes)."""
+    runs = trace.runs
+    gaps = runs.start_to_start_ps
+    listed = []
+    for i in range(min(len(runs), CALLS_LISTED)):
+        took = int(runs.duration_ps[i])
+        row: dict[str, Any] = {
+            "start_ps": int(runs.start_ps[i]) - zero,
+            "duration_ps": took,
+            "start_to_start_ps": int(gaps[i]) if i < len(gaps) else None,
+        }
+        if traffic:
+            one = traffic[i]
+            known = one.read_bytes is not None and one.write_bytes is not None and took > 0
+            moved = (one.read_bytes or 0) + (one.write_bytes or 0)
+            row |= {
+                "hbm_bytes": moved if known else None,
+                "bytes_per_s": moved / took * 1e12 if known else None,
+                "utilization": moved / took * 1e12 / peak if known and peak else None,
+            }
+        listed.append(row)
+    middle = median(runs.duration_ps)
+    between = median(gaps)
+    return {
+        "what": runs.label,
+        "count": len(runs),
+        "listed": listed,
+        "shortest_ps": int(runs.duration_ps.min()) if len(runs) else None,
+        "median_ps": None if middle is None else int(runs.duration_ps[middle]),
+        "longest_ps": int(runs.duration_ps.max()) if len(runs) else None,
+        "start_to_start_median_ps": None if between is None else int(gaps[between]),
+        "steps": {"what": trace.steps.label, "count": len(trace.steps)},
+        "provenance": MEASURED,
+    }
+
+
+def _core_entry(trace: CoreTrace) -> dict[str, Any]:
+    return {
+        "core": trace.device.core,
+        "name": trace.device.name,
+        "device": trace.device.facts.get("device_type_string"),
+        "runs": len(trace.runs),
+        "median_ps": _median_ps(trace) if len(trace.runs) else None,
+        "operations": len(trace.device.lines[OPS]),
+        "async_operations": len(trace.device.lines[ASYNC]),
+        "scopes": len(trace.scopes.name),
+    }
+
+
+def _category(category: operations.Category, windows: intervals.Intervals) -> dict[str, Any]:
+    whole = intervals.measure(windows)
+    return asdict(category) | {
+        "kind": str(category.kind),
+        "share": category.time_ps / whole if whole else None,
+        "provenance": {"time_ps": MEASURED, "flops": COUNTED, "bytes": COUNTED},
+    }
+
+
+def _traffic_entry(traffic: Traffic | None) -> dict[str, Any] | None:
+    return None if traffic is None else asdict(traffic) | {"provenance": COUNTED}
+
+
+def _verdict(
+    kernel: Kernel | None,
+    table: list[Any],
+    categories: list[operations.Category],
+    trace: CoreTrace,
+    runs: intervals.Intervals,
+) -> tuple[str, str]:
+    """What the time goes to, from measured shares only."""
+    if kernel is None:
+        if not categories:
+            return "unknown", "no kernel and no operations found"
+        whole = intervals.measure(runs)
+        copies = [c for c in categories if c.kind is Kind.TRANSFER]
+        time = _union_of(trace, {c.name for c in copies}, runs)
+        top = categories[0]
+        if whole and time / whole >= 0.5:
+            return "copies", (
+                f"no kernel found; copies take {time / whole:.0%} of {trace.runs.label}"
+                f" ({', '.join(c.name for c in copies[:3])})"
+            )
+        share = top.time_ps / whole if whole else 0
+        return top.name, f"no Pallas kernel found; most time goes to {top.name} ({share:.0%})"
+    if not table:
+        return "unknown", "the trace has no named scopes, so what bounds the kernel is not visible"
+    waiting = sum(s.share for s in table if s.depth == 0 and s.phase in DMA_WAITS and s.share)
+    top = max((s for s in table if s.depth == 0), key=lambda s: s.time_ps)
+    if waiting >= 0.5:
+        return "dma waits", f"the core waits for copies {waiting:.0%} of the call"
+    return top.phase, f"most time goes to {top.phase} ({top.share or 0:.0%})"
+
+
+def _union_of(trace: CoreTrace, names: set[str], windows: intervals.Intervals) -> int:
+    ops = trace.device.lines[OPS]
+    wanted = [i for i, k in enumerate(ops.kinds) if operations.category(k.name, k.facts) in names]
+    rows = ops.where(wanted)
+    return intervals.measure(
+        intervals.intersection(intervals.from_spans(ops.start_ps[rows], ops.end_ps[rows]), windows)
+    )

@@ -1,0 +1,299 @@
+"""The device lines of a trace as columns, whatever file they come from.
+
+An xplane and a trace.json become the same thing: devices, each with lines of events in arrays. Durations that
+cannot be true are mended here, once, and counted.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analyzer.errors import InputError
+from analyzer.xplane.inputs import Trace, open_trace, tpu_planes
+from analyzer.xplane.space import Line as SpaceLine
+from analyzer.xplane.space import Plane, Space
+from analyzer.xplane.trace_json import TraceSummary, read_events
+
+MODULES, OPS, ASYNC, STEPS = "XLA Modules", "XLA Ops", "Async XLA Ops", "Steps"
+SCOPES, MARKERS, COUNTERS = "XLA TraceMe", "Tensor Core", "_counters_"
+LINES = (MODULES, OPS, ASYNC, STEPS, SCOPES, MARKERS, COUNTERS)
+# Stats of single events that the analyzer looks at; those of kinds of events are all kept.
+_NUMBERS = ("device_duration_ps", "flops", "bytes_accessed", "layer", "run_id")
+JSON_SUFFIXES = (".trace.json.gz", ".trace.json")
+
+
+@dataclass(frozen=True, slots=True)
+class EventKind:
+    """What the events of one kind share: full name (for an operation its HLO text), short name, facts."""
+
+    name: str
+    short: str
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Events:
+    """The events of one line, sorted by start; E events.
+
+    Attributes:
+        start_ps, duration_ps: int64[E].
+        kind: int64[E], index into `kinds`.
+        kinds: kinds of events.
+        numbers: float64[E] per stat, NaN where an event does not have it.
+        mended: indices of events whose recorded duration was their absolute end time; it was cut.
+        labels: of markers, the text of one event of each kind (it holds the marker's address).
+    """
+
+    start_ps: NDArray[np.int64]
+    duration_ps: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    kinds: list[EventKind]
+    numbers: dict[str, NDArray[np.float64]]
+    mended: NDArray[np.int64]
+    labels: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        """Number of events."""
+        return len(self.start_ps)
+
+    @property
+    def end_ps(self) -> NDArray[np.int64]:
+        """int64[E], ends in picoseconds."""
+        return self.start_ps + self.duration_ps
+
+    def where(self, kinds: Iterable[int]) -> NDArray[np.int64]:
+        """Indices of the events of these kinds."""
+        return np.flatnonzero(np.isin(self.kind, list(kinds)))
+
+
+@dataclass(slots=True, eq=False)
+class Device:
+    """One TPU core of a trace.
+
+    Attributes:
+        core: number within the trace: planes in order, host after host.
+        name: name of its plane, with the host where there are several.
+        host: file it comes from.
+        facts: facts of its plane, peaks among them.
+        lines: events by the name of the line; every one of LINES is there, if only empty.
+        counts: number of events of every line the file has.
+    """
+
+    core: int
+    name: str
+    host: Path
+    facts: Mapping[str, Any]
+    lines: dict[str, Events]
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Loaded:
+    """A trace as the measured side sees it.
+
+    Attributes:
+        files: the files that were read.
+        devices: the cores of all hosts.
+        programs: facts of `/host:metadata` by name: HLO and LLO protos.
+        notes: choices made, hosts left out, events missing.
+        requested: what the profiler was asked for, as far as the trace says.
+    """
+
+    files: list[Path]
+    devices: list[Device]
+    programs: dict[str, Mapping[str, Any]]
+    notes: list[str]
+    requested: dict[str, Any] = field(default_factory=dict)
+
+
+def load(path: Path) -> Loaded:
+    """Read a trace: a log folder, a run folder, an xplane file or a trace.json.
+
+    Raises:
+        InputError: there is none, or none that can be read.
+    """
+    if path.is_file() and path.name.endswith(JSON_SUFFIXES):
+        return _from_json(path)
+    return from_trace(open_trace(path))
+
+
+def from_trace(trace: Trace) -> Loaded:
+    """The same from an open trace.
+
+    Raises:
+        InputError: events are damaged.
+    """
+    from analyzer.xplane.wire import WireError
+
+    loaded = Loaded([], [], {}, list(trace.notes))
+    several = len(trace.spaces) > 1
+    for space in trace.spaces:
+        loaded.files.append(space.path)
+        loaded.notes += [f"the profiler said: {text}" for text in (*space.errors, *space.warnings)][:5]
+        try:
+            for index in tpu_planes(space):
+                plane = space.planes[index]
+                name = f"{space.path.name.split('.')[0]} {plane.name}" if several else plane.name
+                loaded.devices.append(_device(len(loaded.devices), name, space.path, plane))
+        except (WireError, IndexError, OverflowError) as error:
+            raise InputError(
+                space.path, f"its events are damaged ({error})", "Copy or record it again."
+            ) from error
+        _programs(space, loaded)
+    if not any(any(d.counts.values()) for d in loaded.devices):
+        raise InputError(
+            loaded.files[0],
+            "its TPU planes hold no events: they were dropped or not recorded",
+            "Record fewer steps, and let the traced computation end before the trace is stopped.",
+        )
+    return loaded
+
+
+def _programs(space: Space, loaded: Loaded) -> None:
+    metadata = space.plane("/host:metadata")
+    if metadata is not None:
+        loaded.programs |= {m.name: dict(m.stats) for m in metadata.events.values()}
+    task = space.plane("Task Environment")
+    if task is not None:
+        loaded.requested |= {k: v for k, v in task.stats.items() if isinstance(v, int | float | str)}
+
+
+def _device(core: int, name: str, host: Path, plane: Plane) -> Device:
+    lines: dict[str, Events] = {}
+    for wanted in LINES:
+        found = [line for line in plane.lines if line.name == wanted and line.event_count]
+        lines[wanted] = _read(found, plane)
+    counts = {line.name: line.event_count for line in plane.lines}
+    return Device(core, name, host, plane.stats, lines, counts)
+
+
+def _read(lines: list[SpaceLine], plane: Plane) -> Events:
+    starts, durations, ids = [], [], []
+    numbers: dict[str, list[NDArray[np.float64]]] = {name: [] for name in _NUMBERS}
+    labels: dict[int, str] = {}
+    for line in lines:
+        for chunk in line.chunks():
+            if line.name == MARKERS:
+                for identifier, first in zip(*np.unique(chunk.metadata, return_index=True), strict=True):
+                    text = chunk.stats(int(first)).get("long_name")
+                    labels.setdefault(int(identifier), str(text or ""))
+            starts.append(chunk.start_ps)
+            durations.append(chunk.duration_ps)
+            ids.append(chunk.metadata)
+            for name, parts in numbers.items():
+                parts.append(chunk.numbers(name))
+    if not starts:
+        return events([], [], [], [])
+    identifiers, kind = np.unique(np.concatenate(ids), return_inverse=True)
+    kinds = []
+    for identifier in identifiers.tolist():
+        known = plane.events.get(identifier)
+        if known is None:
+            kinds.append(EventKind(f"event {identifier}", f"event {identifier}", {}))
+        else:
+            text = str(known.stats.get("long_name") or known.name)
+            kinds.append(EventKind(text, known.display_name or known.name, known.stats))
+    columns = {n: np.concatenate(parts) for n, parts in numbers.items()}
+    return events(
+        np.concatenate(starts),
+        np.concatenate(durations),
+        kind,
+        kinds,
+        {n: column for n, column in columns.items() if not np.isnan(column).all()},
+        tuple(labels.values()),
+    )
+
+
+def events(  # noqa: PLR0917
+    start_ps: Any,
+    duration_ps: Any,
+    kind: Any,
+    kinds: list[EventKind],
+    numbers: Mapping[str, NDArray[np.float64]] | None = None,
+    labels: tuple[str, ...] = (),
+) -> Events:
+    """Events from columns in any order; impossible durations are mended."""
+    start, duration = np.asarray(start_ps, dtype=np.int64), np.asarray(duration_ps, dtype=np.int64)
+    order = np.lexsort((-duration, start))
+    start, duration = start[order], np.maximum(duration[order], 0)
+    # The last sample of a call can carry its absolute end as its duration: nothing else lasts for longer than
+    # the trace had been running when it began, beyond the end of every event that starts later.
+    suspect = (duration > start) & (start > 0)
+    sound_end = int((start + duration)[~suspect].max()) if (~suspect).any() else 0
+    sound_end = max(sound_end, int(start.max()) if len(start) else 0)
+    wrong = np.flatnonzero(suspect & (start + duration > sound_end))
+    duration = duration.copy()
+    duration[wrong] -= start[wrong]
+    return Events(
+        start,
+        duration,
+        np.asarray(kind, dtype=np.int64)[order],
+        kinds,
+        {name: column[order] for name, column in (numbers or {}).items()},
+        wrong,
+        labels,
+    )
+
+
+def _from_json(path: Path) -> Loaded:
+    """A Chrome trace of the profiler: less than the xplane, and perhaps cut."""
+    summary = TraceSummary()
+    rows: dict[tuple[int, int], tuple[list[int], list[int], list[int], dict[str, list[float]]]] = {}
+    kinds: dict[tuple[int, int], dict[str, int]] = {}
+    facts: dict[tuple[int, int], list[EventKind]] = {}
+    for event in read_events(path, summary):
+        try:
+            key = int(event["pid"]), int(event["tid"])
+            start, duration = round(float(event["ts"]) * 1e6), round(float(event.get("dur", 0)) * 1e6)
+        except (KeyError, TypeError, ValueError, OverflowError):
+            continue
+        given = event.get("args")
+        args: dict[str, Any] = given if isinstance(given, dict) else {}
+        name = str(event.get("name", ""))
+        full = str(args.get("long_name") or name)
+        known = kinds.setdefault(key, {})
+        if full not in known:
+            known[full] = len(known)
+            facts.setdefault(key, []).append(EventKind(full, name, {k: _number(v) for k, v in args.items()}))
+        starts, durations, codes, numbers = rows.setdefault(
+            key, ([], [], [], {wanted: [] for wanted in _NUMBERS})
+        )
+        starts.append(start)
+        durations.append(duration)
+        codes.append(known[full])
+        for wanted, column in numbers.items():
+            value = _number(args.get(wanted))
+            column.append(float(value) if isinstance(value, int | float) else float("nan"))
+    loaded = Loaded([path], [], {}, ["read a trace.json: it holds less than the .xplane.pb", *summary.notes])
+    for (process, thread), name in sorted(summary.names.items(), key=lambda item: (item[0][0], item[1])):
+        if thread is None and name.startswith("/device:TPU:") and " " not in name:
+            lines = {wanted: events([], [], [], []) for wanted in LINES}
+            device = Device(len(loaded.devices), name, path, {}, lines)
+            for (owner, tid), line in summary.names.items():
+                if owner != process or tid is None or (owner, tid) not in rows:
+                    continue
+                starts, durations, codes, numbers = rows[owner, tid]
+                device.counts[line] = len(starts)
+                if line in LINES:
+                    columns = {n: np.array(v) for n, v in numbers.items()}
+                    columns = {n: c for n, c in columns.items() if not np.isnan(c).all()}
+                    device.lines[line] = events(starts, durations, codes, facts[owner, tid], columns)
+            loaded.devices.append(device)
+    if not any(any(d.counts.values()) for d in loaded.devices):
+        raise InputError(path, "holds no events of a TPU", "Read the .xplane.pb beside it, or record again.")
+    return loaded
+
+
+def _number(value: Any) -> Any:
+    """A number out of the text that trace.json makes of one; other values as they are."""
+    if not isinstance(value, str):
+        return value
+    try:
+        number = float(value.replace(",", ""))
+    except ValueError:
+        return value
+    return int(number) if number.is_integer() and abs(number) < 1 << 62 else number
