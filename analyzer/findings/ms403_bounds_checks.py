@@ -6,7 +6,7 @@ import numpy as np
 
 from analyzer.findings.base import LOW, Context, Finding, Rule
 from analyzer.findings.code import Code
-from analyzer.llo.program import Register
+from analyzer.llo.program import Register, Unit
 from analyzer.replay import Edit
 from analyzer.units import duration
 
@@ -35,14 +35,13 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     executed = int(code.executed[code.bundle_of[np.array(checks)]].sum())
     worst = max(checks, key=lambda i: int(code.executed[code.bundle_of[i]]))
     bundle = int(code.bundle_of[worst])
-    source = int(code.program.instruction_source[worst])
     yield rule.finding(
         context,
         time_ps=time,
         saving_ps=None,
         saving_basis="not estimated: the bundles may be needed all the same, to wait for latencies",
         confidence=LOW,
-        source=str(code.program.sources[source]) if source >= 0 else "",
+        source=_checked_copy(code, worst),
         bundles=(bundle, bundle),
         count=executed,
         evidence=(
@@ -51,6 +50,15 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
             f" {duration(code.time_ps(only))}",
         ),
     )
+
+
+def _checked_copy(code: Code, check: int) -> str:
+    """Source line of the copy that follows a check; checks themselves carry no line."""
+    for index in range(check, min(check + 200, len(code.program.instruction_opcode))):
+        source = int(code.program.instruction_source[index])
+        if source >= 0 and code.program.opcode_units[code.program.instruction_opcode[index]] is Unit.DMA:
+            return str(code.program.sources[source])
+    return ""
 
 
 def _with_conditions(code: Code, checks: list[int]) -> set[int]:

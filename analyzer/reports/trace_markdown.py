@@ -1,4 +1,4 @@
-"""The report on a trace as Markdown: every stage and category, what is not usable and why, the join, the notes."""
+"""The report on a trace as Markdown: stages, categories, what is not usable and why, the join, the notes."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def render(report: Report) -> str:
     stages = [
         [
             code(s["phase"] or "(in no scope)"),
-            known(s["layer"]),
+            "" if s["layer"] is None else str(s["layer"]),
             time(s["time_ps"]),
             percent(s["share"]),
             percent(s["own_share"]),
@@ -51,7 +51,7 @@ def render(report: Report) -> str:
     compared = [
         [
             code(c["phase"] or "(in no scope)"),
-            known(c["layer"]),
+            "" if c["layer"] is None else str(c["layer"]),
             time(c["measured_ps"]),
             time(c["modelled_ps"]),
             percent(c["error"]),

@@ -158,8 +158,11 @@ def spill(acc):
         second, third = blocks[1:] + blocks[:1], blocks[2:] + blocks[:2]
         return tuple(a * b + c for a, b, c in zip(blocks, second, third, strict=True))  # PLANT spills
 
-    blocks = tuple(acc[:, i * 8 % SIDE : i * 8 % SIDE + 128] * (i + 1.0) for i in range(48)) * 2
-    done = lax.fori_loop(0, 600, turn, tuple(b + float(i) for i, b in enumerate(blocks)))
+    blocks = (
+        tuple(acc[:, i * 8 % SIDE : i * 8 % SIDE + 128] * (i + 1.0) for i in range(48)) * 2
+    )  # PLANT spills
+    # Pallas lowers equal equations once: those of the loop may carry the line of this first multiplication.
+    done = lax.fori_loop(0, 600, turn, tuple(b + float(i) for i, b in enumerate(blocks)))  # PLANT spills
     acc[:, :128] = sum(done)
 
 
