@@ -19,13 +19,27 @@ if TYPE_CHECKING:
 _DIRECT_DMA = re.compile(r"dma\.(hbm|vmem|smem)_to_(hbm|vmem|smem)$")
 
 
+class _Lines(list[str]):
+    """Lines of code; notes for each the bundle it belongs to."""
+
+    def __init__(self, writer: "BlockWriter") -> None:
+        super().__init__()
+        self.writer = writer
+
+    def append(self, line: str) -> None:
+        self.writer.places.append(self.writer.bundle)
+        super().append(line)
+
+
 class BlockWriter:
     """Writes the function of one block."""
 
     def __init__(self, compiled: "Compiled", block: int) -> None:
         self.c = compiled
         self.block = block
-        self.lines: list[str] = []
+        self.lines = _Lines(self)
+        self.places: list[int] = []
+        self.bundle = 0
         self.assigned: set[str] = set()
         self.branch: Branch | None = None
         self.skip: set[tuple[int, int]] = set()
@@ -36,6 +50,7 @@ class BlockWriter:
         block = program.blocks[self.block]
         stretches = {s.bundle: s for s in c.touches.stretches.get(self.block, [])}
         for bundle in range(block.start, block.end):
+            self.bundle = bundle
             branch = program.branches.get(bundle)
             if branch is not None:
                 self._note_branch(branch, block.end)
@@ -58,6 +73,7 @@ class BlockWriter:
         if declared:
             head.append(f" global {', '.join(declared)}")
         head.append(f" T({self.block})")
+        c.line_bundles[self.block] = [block.start] * (len(head) + 1) + self.places
         return "\n".join(head + [f" {line}" for line in self.lines]) + "\n"
 
     def _note_branch(self, branch: Branch, end: int) -> None:

@@ -64,6 +64,7 @@ class Compiled:
         self.globals_ = self._cross_block()
         self.scope_names = {(m.bundle, m.kind): m.name for m in program.markers}
         self._code: dict[int, CodeType] = {}
+        self.line_bundles: dict[int, list[int]] = {}
         self._text: dict[int, str] = {}
 
     # -- analysis -----------------------------------------------------------------------------
@@ -221,8 +222,15 @@ class Compiled:
         """Code object that defines function `B<start>` of a block; made once."""
         if block not in self._code:
             text = self.text(block)
-            self._code[block] = compile(text, f"<block {self.program.blocks[block].start:#x}>", "exec")
+            self._code[block] = compile(text, f"<block {block}>", "exec")
         return self._code[block]
+
+    def bundle_of_line(self, file: str, line: int) -> int | None:
+        """Bundle of a line of generated code, by the file name that `code` gives it."""
+        if not file.startswith("<block "):
+            return None
+        bundles = self.line_bundles[int(file[7:-1])]
+        return bundles[line] if line < len(bundles) else bundles[-1]
 
     def text(self, block: int) -> str:
         """Python text of one block's function."""

@@ -1,5 +1,6 @@
 """Runs the generated code of one core and gives its trace: block visits and events, no times."""
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType
@@ -55,9 +56,9 @@ class Core:
             (words.chip_id, self.chip),
             (words.rank, self.rank),
             (words.replica, 0),
-            (guarded_dummies(compiled), 0),
         ):
             self.smem.update(dict.fromkeys(addresses, value))
+        self._dummies = guarded_dummies(compiled)
         self._pops: dict[str, Iterator[int]] = {}
         self.namespace: dict[str, object] = dict(expressions.helpers())
         self.namespace |= dict.fromkeys(compiled.globals_, 0)
@@ -142,12 +143,23 @@ class Core:
 
     def _missing_word(self, address: int) -> int:
         placed = self.compiled.layout.find("smem", address)
+        if placed is not None and placed.start in self._dummies:
+            return 0
         name = placed.name if placed is not None else f"word {address:#x}"
         given = name in self.scenario.words
         value = self.scenario.words.get(name, self.scenario.default) & expressions.MASK
-        return self.assumptions.note(
-            f"SMEM word {name}", f"after bundle {self._last_block():#x}", value, given
-        )
+        frame = sys._getframe(2)  # generated code, from _Smem.__missing__
+        bundle = self.compiled.bundle_of_line(frame.f_code.co_filename, frame.f_lineno)
+        return self.assumptions.note(f"SMEM word {name}", self._load_source(bundle), value, given)
+
+    def _load_source(self, bundle: int | None) -> str:
+        """Source line of the scalar load in a bundle; its address where the dump does not say."""
+        if bundle is None:
+            return "unknown"
+        for i in self.compiled.scalar[bundle]:
+            if i.mnemonic == "sld" and i.sources:
+                return str(i.sources[0])
+        return f"bundle {bundle:#x}"
 
     def _descriptor(self, address: int) -> tuple[int, ...] | None:
         memory = self.smem

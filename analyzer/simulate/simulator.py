@@ -331,6 +331,13 @@ def as_scenario(value: Scenario | Mapping[str, Any] | None) -> Scenario:
     if not value:
         return _DEFAULT
     fields = {name: value[name] for name in Scenario.__slots__ if name in value}
+    pairs = value.get("set")
+    if isinstance(pairs, Mapping) and pairs:
+        from analyzer.options import scenario_of
+
+        given = scenario_of({str(k): str(v) for k, v in pairs.items()})
+        assert given is not None
+        return replace(given, **({"name": "set by the kernel"} | fields))
     for table in ("scalars", "smem"):  # JSON has no integer keys
         if table in fields:
             fields[table] = {int(k): v for k, v in fields[table].items()}

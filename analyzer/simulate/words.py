@@ -100,21 +100,17 @@ def guarded_dummies(compiled: Compiled) -> frozenset[int]:
     The compiler turns `if p: x = load(core id)` into a load from `p ? #allocation0 : #allocationN`, with
     #allocationN never written: what it loads there feeds only operations guarded by p.
     """
-    dummies: set[int] = set()
-    written: set[int] = set()
+    selected: set[Address] = set()
+    elsewhere: set[int] = set()
     for bundle in compiled.scalar:
         for i in bundle:
-            if i.mnemonic == "sst" and i.operands and isinstance(i.operands[0], Memory):
-                written.update(v for t in i.operands[0].terms if (v := compiled.constant(t)) is not None)
-    for bundle in compiled.scalar:
-        for i in bundle:
-            if i.mnemonic != "sld" or not i.operands or not isinstance(i.operands[0], Memory):
-                continue
-            terms = i.operands[0].terms
-            if len(terms) != 1 or not isinstance(terms[0], Register):
-                continue
-            for made in compiled.definitions[name_of(terms[0])]:
-                if made.mnemonic == "scalar_select":
-                    dummies.update(v for o in made.operands[1:3] if (v := compiled.constant(o)) is not None)
-    zero = compiled.layout.of(Address(0))
-    return frozenset(d for d in dummies if d not in written and d != zero)
+            for operand in (*i.operands, i.otherwise):
+                for term in operand.terms if isinstance(operand, Memory) else (operand,):
+                    if not isinstance(term, Address):
+                        continue
+                    if i.mnemonic == "scalar_select":
+                        selected.add(term)
+                    else:
+                        elsewhere.add(term.allocation)
+    addresses = (compiled.layout.of(s) for s in selected if s.allocation not in elsewhere)
+    return frozenset(a for a in addresses if a is not None)
