@@ -35,6 +35,13 @@ def report_verb(
         typer.Option("--set", metavar="NAME=VALUE", help="Scenario value the program reads at run time."),
     ] = None,
     program: Annotated[str | None, typer.Option(help="Program of the dump to take as the kernel.")] = None,
+    rule: Annotated[
+        list[str] | None, typer.Option(metavar="RULE", help="Only findings of these rules: MS1xx.")
+    ] = None,
+    phase: Annotated[list[str] | None, typer.Option(help="Only these phases.")] = None,
+    layer: Annotated[list[int] | None, typer.Option(help="Only these layers.")] = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="At most so many entries of each list.")] = None,
+    offset: Annotated[int, typer.Option(min=0, help="Leave out the first entries of each list.")] = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Work everything out anew.")] = False,
 ) -> None:
     """Say what bounds the step, where the time goes, and which line to look at."""
@@ -54,7 +61,11 @@ def report_verb(
         module, function = OUTSIDE_FORMATS[output_format].split(":")
         write(getattr(importlib.import_module(module), function)(capture, analysis), output)
         return
-    write(render(analysis.report, output_format, colour=output is None and sys.stdout.isatty()), output)
+    from analyzer.reports.select import Selection, select
+
+    wanted = Selection(tuple(rule or ()), tuple(phase or ()), tuple(layer or ()), limit, offset)
+    report = select(analysis.report, wanted)
+    write(render(report, output_format, colour=output is None and sys.stdout.isatty()), output)
 
 
 def render(report: dict[str, object], output_format: str, *, colour: bool = False) -> str:

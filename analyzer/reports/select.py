@@ -1,0 +1,79 @@
+"""A part of a report: findings, phases and bubbles of some rules, phases or layers, a page at a time."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from analyzer.diff import matches
+
+Report = dict[str, Any]
+# Lists of a report that a selection applies to, and whether their entries are of one layer or of several.
+LISTS = ("findings", "phases", "bubbles", "bubble_groups", "wait_groups")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What to keep.
+
+    Attributes:
+        rules: patterns such as `MS1xx`, for findings.
+        phases: names; what is nested in one belongs to it.
+        layers: layer numbers. limit, offset: a page of each list; None is everything.
+    """
+
+    rules: tuple[str, ...] = ()
+    phases: tuple[str, ...] = ()
+    layers: tuple[int, ...] = ()
+    limit: int | None = None
+    offset: int = 0
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether nothing is left out."""
+        return self == Selection()
+
+
+def select(report: Report, selection: Selection) -> Report:
+    """A copy of the report with the lists cut down; `selected` says how many there were and are."""
+    if selection.is_everything:
+        return report
+    result = dict(report)
+    counts = {}
+    for name in LISTS:
+        entries = report.get(name) or []
+        kept = [entry for entry in entries if _wanted(entry, selection)]
+        end = None if selection.limit is None else selection.offset + selection.limit
+        page = kept[selection.offset : end]
+        counts[name] = {"total": len(entries), "matching": len(kept), "returned": len(page)}
+        result[name] = page
+    result["selected"] = counts | {"offset": selection.offset}
+    result["notes"] = [*report["notes"], f"a part of the report: {_words(selection)}"]
+    return result
+
+
+def _wanted(entry: Report, selection: Selection) -> bool:
+    if selection.rules and "id" in entry and not any(matches(rule, entry["id"]) for rule in selection.rules):
+        return False
+    if selection.phases:
+        phase = entry.get("phase") or ""
+        if not any(phase == name or phase.startswith(name + "/") for name in selection.phases):
+            return False
+    if selection.layers:
+        layers = entry["layers"] if "layers" in entry else [entry.get("layer")]
+        if not set(layers) & set(selection.layers):
+            return False
+    return True
+
+
+def _words(selection: Selection) -> str:
+    parts = [
+        f"{name} {', '.join(map(str, values))}"
+        for name, values in (
+            ("rules", selection.rules),
+            ("phases", selection.phases),
+            ("layers", selection.layers),
+        )
+        if values
+    ]
+    if selection.limit is not None or selection.offset:
+        parts.append(f"entries from {selection.offset}, at most {selection.limit or 'all'}")
+    return "; ".join(parts)

@@ -1,0 +1,47 @@
+"""Parts of a report."""
+
+import copy
+
+import pytest
+
+from analyzer.reports import markdown, text
+from analyzer.reports.select import Selection, select
+
+
+@pytest.fixture
+def report(late_ring, make_report):
+    return make_report(late_ring)
+
+
+def test_everything_is_the_report_itself(report):
+    assert select(report, Selection()) is report
+
+
+def test_by_rule_phase_and_layer(report):
+    before = copy.deepcopy(report)
+    part = select(report, Selection(rules=("MS1xx",), phases=("mlp",), layers=(1, 2)))
+    assert report == before
+    assert {f["id"][:3] for f in part["findings"]} == {"MS1"}
+    assert [(p["layer"], p["phase"]) for p in part["phases"]] == [(1, "mlp"), (2, "mlp")]
+    assert part["bubbles"]
+    assert {(b["layer"], b["phase"]) for b in part["bubbles"]} == {(1, "mlp"), (2, "mlp")}
+    assert part["selected"]["phases"] == {"total": 8, "matching": 2, "returned": 2}
+    assert part["notes"][-1] == "a part of the report: rules MS1xx; phases mlp; layers 1, 2"
+    text.render(part)
+    markdown.render(part)
+
+
+def test_nested_phases_belong_to_the_outer_one(build, make_report):
+    build.region(0, 100, "attention")
+    build.region(10, 20, "attention/qkv")
+    build.region(100, 200, "attention2")
+    build.mxu(0, 200)
+    part = select(make_report(build), Selection(phases=("attention",)))
+    assert [p["phase"] for p in part["phases"]] == ["attention", "attention/qkv"]
+
+
+def test_pages_cover_everything_once(report):
+    pages = [select(report, Selection(limit=3, offset=offset)) for offset in range(0, 12, 3)]
+    assert [p for page in pages for p in page["phases"]] == report["phases"]
+    assert pages[-1]["selected"]["phases"] == {"total": 8, "matching": 8, "returned": 0}
+    assert select(report, Selection(limit=0))["findings"] == []
