@@ -116,17 +116,21 @@ def to_reference(plan: Plan, state: KernelState, dtype: object = jnp.bfloat16) -
     return ReferenceState(jnp.asarray(recurrent), jnp.asarray(conv, dtype), caches[0], caches[1])
 
 
-def after_rows(plan: Plan, state: KernelState, rows: int) -> KernelState:
-    """The decode-form state after the first `rows` rows (0 .. 8) of the block a verify step ran."""
+def after_rows(plan: Plan, state: KernelState, rows: int | jax.Array) -> KernelState:
+    """The decode-form state after the first `rows` rows (0 .. 8) of the block a verify step ran.
+
+    Runs under jit as well, with the core axis sharded; `rows` may be traced.
+    """
     c = plan.config
     assert state.correction is not None
-    recurrent = np.asarray(state.recurrent, np.float64)[:, :, 0]
-    correction = np.asarray(state.correction, np.float64)
-    for row in range(rows):
-        key, error, decay = np.split(correction[:, :, :, row], [plan.key_heads, -1], axis=2)
-        key = np.repeat(key, plan.values_per_key, axis=2)
-        decay = decay[:, :, 0, : plan.value_heads, None, None]
-        recurrent = decay * recurrent + key[..., :, None] * error[..., None, :]
-    conv = np.asarray(state.conv)[:, :, :, rows : rows + c.conv_taps - 1].swapaxes(2, 3)
-    conv = conv.reshape(*conv.shape[:3], 1, -1)
-    return KernelState(jnp.asarray(recurrent[:, :, None], jnp.float32), jnp.asarray(conv), state.kv)
+    recurrent = state.recurrent[:, :, 0]
+    for row in range(VERIFY_ROWS):
+        key, error, decay = jnp.split(
+            state.correction[:, :, :, row], [plan.key_heads, plan.key_heads + plan.value_heads], axis=2
+        )
+        key = jnp.repeat(key, plan.values_per_key, axis=2)
+        factor = decay[:, :, 0, : plan.value_heads, None, None]
+        after = factor * recurrent + key[..., :, None] * error[..., None, :]
+        recurrent = jnp.where(row < rows, after, recurrent)
+    conv = jax.lax.dynamic_slice_in_dim(state.conv, rows, c.conv_taps - 1, axis=3).swapaxes(2, 3)
+    return KernelState(recurrent[:, :, None], conv.reshape(*conv.shape[:3], 1, -1), state.kv)

@@ -18,6 +18,7 @@ from megakernels.qwen.config import SMALL, QwenConfig
 from megakernels.qwen.pack import pack_all
 from megakernels.qwen.parameters import dequantize_parameters, quantize_parameters, random_parameters
 from megakernels.qwen.plan import Plan
+from megakernels.qwen.run import Decoder, packed_files
 from megakernels.qwen.state import KernelState, after_rows, from_reference, to_reference
 
 EXACT = ("A_log", "dt_bias", "linear_attn.norm.weight")
@@ -27,6 +28,10 @@ EXACT = ("A_log", "dt_bias", "linear_attn.norm.weight")
 def parameters(config: QwenConfig, seed: int, fp8: bool = False) -> dict[str, np.ndarray]:
     """Random weights as a checkpoint holds them: bfloat16 or float8 with scales, a few vectors float32."""
     values = random_parameters(config, seed)
+    # Random logits of equal spread come so close that rounding picks the winner now and then; a trained head
+    # has favourites.
+    spread = np.exp(np.random.RandomState(seed).standard_normal((config.vocab, 1)))
+    values["lm_head.weight"] = values["lm_head.weight"] * spread.astype(np.float32)
     if fp8:
         values = quantize_parameters(values)
     return {
@@ -196,3 +201,26 @@ def verify(
         expected, kept = states[keep - 1], keep
         position += keep
     return result
+
+
+def generate(
+    sizes: dict[str, Any], model: dict[str, Any], prompt: int, count: int, per_call: int
+) -> dict[str, Any]:
+    """Greedy tokens after a random prompt: the decoder's (verify blocks, then steps) and the reference's."""
+    config = dataclasses.replace(SMALL, **model)
+    plan = Plan(config=config, **sizes)
+    weights = parameters(config, 0)
+    tokens = np.random.RandomState(1).randint(0, config.vocab, prompt).tolist()
+    interpret = pltpu.InterpretParams(dma_execution_mode="on_wait", uninitialized_memory="nan")
+    decoder = Decoder(plan, packed_files(pack_all(plan, weights.__getitem__)), interpret=interpret)
+    ours = [decoder.prefill(tokens), *decoder.decode(count - 1, per_call)]
+    on_device = {name: jnp.asarray(value) for name, value in weights.items()}
+    state = reference.initial_state(config, 1, plan.capacity, jnp.bfloat16)
+    prefill, step = (jax.jit(partial(f, config)) for f in (reference.prefill, reference.decode_step))
+    logits, state = prefill(on_device, state, jnp.asarray([tokens]))
+    theirs = [int(logits[0, -1].argmax())]
+    for i in range(count - 1):
+        at = jnp.asarray([prompt + i], jnp.int32)
+        token, _, state = step(on_device, state, jnp.asarray([theirs[-1]], jnp.int32), at)
+        theirs.append(int(token[0]))
+    return {"ours": ours, "theirs": theirs}

@@ -1,0 +1,179 @@
+"""The verbs of the kernels themselves: `vmem`, `weights`, `run`."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Model = Annotated[str, typer.Argument(help="The kernel: qwen.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the kernels' verbs to the application."""
+    app.command("vmem")(vmem_verb)
+    app.command("weights")(weights_verb)
+    app.command("run")(run_verb)
+
+
+def vmem_verb(
+    kernel: Annotated[str, typer.Argument(help="A kernel with a VMEM budget: qwen, mlp.")],
+    *,
+    batch: Annotated[int | None, typer.Option(help="Sequences.")] = None,
+    cores: Annotated[int | None, typer.Option(help="TensorCores.")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Speculative verify.")] = False,
+    fp8: Annotated[bool, typer.Option("--fp8", help="Float8 weights.")] = False,
+    report_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> None:
+    """Say what a kernel keeps in VMEM, array by array."""
+    import json
+
+    from analyzer.errors import UsageError
+    from megakernels.registry import KERNELS
+
+    if report_format not in ("text", "json"):
+        raise UsageError(f"--format {report_format}", "no such format", "Formats: text, json.")
+    if kernel not in KERNELS:
+        raise UsageError(kernel, "no such kernel", f"Kernels: {', '.join(KERNELS)}.")
+    _quiet_jax()
+    named = {"batch": batch, "cores": cores, "verify": verify or None, "fp8": fp8 or None}
+    try:
+        facts = KERNELS[kernel](**{n: v for n, v in named.items() if v is not None}).facts
+    except (TypeError, ValueError) as error:
+        raise UsageError(kernel, str(error), "See `megascope vmem --help`.") from None
+    arrays = dict(sorted(facts["vmem"].items(), key=lambda item: -item[1]))
+    used, capacity = sum(arrays.values()), 64 << 20
+    if report_format == "json":
+        print(json.dumps({"used_bytes": used, "capacity_bytes": capacity, "arrays": arrays}, indent=1))
+        return
+    for name, size in arrays.items():
+        print(f"{size / 2**20:9.3f} MiB  {100 * size / capacity:5.1f} %  {name}")
+    print(f"{used / 2**20:9.3f} MiB  {100 * used / capacity:5.1f} %  of {capacity >> 20} MiB")
+
+
+def weights_verb(
+    kernel: Model,
+    *,
+    to: Annotated[Path, typer.Option("--to", help="Folder to write.")],
+    source: Annotated[
+        Path | None, typer.Option("--from", help="Folder of a Hugging Face checkpoint (safetensors).")
+    ] = None,
+    random: Annotated[int | None, typer.Option(help="Make random weights from this seed instead.")] = None,
+    model: Annotated[str, typer.Option(help="With --random: qwen3.8-27b or qwen-small.")] = "qwen-small",
+    cores: Annotated[int, typer.Option(help="TensorCores the weights are laid out for.")] = 8,
+    fp8: Annotated[bool, typer.Option("--fp8", help="With --random: float8 with block scales.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Afterwards compare all with its checksums.")
+    ] = False,
+) -> None:
+    """Lay a checkpoint out for a kernel; taken up where it stopped if it was stopped."""
+    from analyzer.errors import InputError, UsageError
+
+    _only_qwen(kernel)
+    if (source is None) == (random is None):
+        raise UsageError("weights", "one source is needed", "Give --from FOLDER or --random SEED.")
+    _quiet_jax()
+    from megakernels.common.safetensors import CheckpointError
+    from megakernels.qwen import checkpoint, weights
+    from megakernels.qwen.config import CONFIGS
+    from megakernels.qwen.plan import Plan
+
+    try:
+        if source is not None:
+            opened = checkpoint.open_checkpoint(source)
+        elif model in CONFIGS:
+            opened = checkpoint.random_source(CONFIGS[model], random or 0, fp8)
+        else:
+            raise UsageError(f"--model {model}", "no such model", f"Models: {', '.join(CONFIGS)}.")
+        plan = Plan(config=opened.config, cores=cores, fp8=opened.fp8)
+        with _Bar() as bar:
+            manifest = weights.convert(opened, plan, to, bar)
+        if source is not None:
+            weights.copy_tokenizer(source, to)
+        if check:
+            with _Bar() as bar:
+                weights.verify(to, bar)
+    except CheckpointError as error:
+        raise InputError(error.where, error.fault, error.cure) from None
+    except ValueError as error:
+        raise UsageError("weights", str(error), "Choose another --cores.") from None
+    size = sum(about["bytes"] for about in manifest["files"].values())
+    print(f"{to}: {size / 1e9:.3f} GB in {len(manifest['files'])} files for {cores} cores")
+
+
+def run_verb(
+    kernel: Model,
+    *,
+    prompt: Annotated[str, typer.Option(help="What to continue.")] = "Hello",
+    tokens: Annotated[int, typer.Option(help="Tokens to generate.")] = 4,
+    weights: Annotated[Path | None, typer.Option(help="Folder made by `megascope weights`.")] = None,
+    capacity: Annotated[int | None, typer.Option(help="Tokens the KV cache holds.")] = None,
+) -> None:
+    """Generate text with a kernel: on a TPU, or a small model in interpret mode on a CPU."""
+    from analyzer.errors import InputError, UsageError
+
+    _only_qwen(kernel)
+    if not _has_tpu():
+        _quiet_jax()
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "host_platform_device_count" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=8".strip()
+    from megakernels.common.safetensors import CheckpointError
+    from megakernels.qwen import generate
+
+    try:
+        text = generate.generate(prompt, tokens, weights, capacity, note=_say)
+    except CheckpointError as error:
+        raise InputError(error.where, error.fault, error.cure) from None
+    except ValueError as error:
+        raise UsageError("run", str(error), "See `megascope run --help`.") from None
+    print(text)
+
+
+def _only_qwen(kernel: str) -> None:
+    from analyzer.errors import UsageError
+
+    if kernel != "qwen":
+        raise UsageError(kernel, "has no weights of its own to convert or run", "Kernels: qwen.")
+
+
+def _has_tpu() -> bool:
+    """Whether a TPU is attached; asking libtpu instead prints pages where there is none."""
+    devices = Path("/dev")
+    return bool([*devices.glob("accel[0-9]*"), *devices.glob("vfio/[0-9]*")])
+
+
+def _quiet_jax() -> None:
+    """Sizes and layouts need no accelerator: do not let JAX look for one."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+
+
+class _Bar:
+    """Progress of a conversion on stderr: a bar on a terminal, a line now and then elsewhere."""
+
+    def __enter__(self) -> "_Bar":
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self._console = Console(stderr=True)
+        self._progress = Progress(console=self._console, disable=not self._console.is_terminal)
+        self._progress.start()
+        self._task = self._progress.add_task("", total=None)
+        self._tenth = -1
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._progress.stop()
+
+    def __call__(self, done: int, total: int, unit: str) -> None:
+        self._progress.update(self._task, completed=done, total=total, description=unit)
+        tenth = 10 * done // max(total, 1)
+        if not self._console.is_terminal and tenth != self._tenth:
+            self._tenth = tenth
+            _say(f"{done} of {total}: {unit}")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

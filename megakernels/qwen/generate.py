@@ -1,0 +1,118 @@
+"""From a prompt to text: weights, tokenizer, prefill, decode, on whatever this machine has."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from megakernels.common.safetensors import CheckpointError
+from megakernels.qwen.checkpoint import random_source
+from megakernels.qwen.config import SMALL, QwenConfig
+from megakernels.qwen.pack import pack_all
+from megakernels.qwen.plan import Plan
+from megakernels.qwen.run import Decoder, packed_files
+from megakernels.qwen.weights import TOKENIZER, layout_of, open_weights
+
+# What a CPU can interpret in reasonable time.
+INTERPRETED_HIDDEN = 1024
+CAPACITY, INTERPRETED_CAPACITY = 4096, 256
+
+
+class ByteTokens:
+    """Stands in for a tokenizer where there is none: a token per byte, generated tokens shown as numbers."""
+
+    def __init__(self, vocab: int) -> None:
+        self._vocab = vocab
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a text."""
+        return [byte % self._vocab for byte in text.encode()]
+
+    def decode(self, tokens: list[int]) -> str:
+        """Text of tokens."""
+        return " ".join(str(token) for token in tokens)
+
+
+class Tokens:
+    """The checkpoint's tokenizer."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import tokenizers  # type: ignore[import-not-found]
+        except ImportError:
+            raise CheckpointError(
+                path, "needs the tokenizers library", "pip install 'megascope[run]'."
+            ) from None
+        self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a text."""
+        return list(self._tokenizer.encode(text).ids)
+
+    def decode(self, tokens: list[int]) -> str:
+        """Text of tokens."""
+        return str(self._tokenizer.decode(tokens))
+
+
+def generate(
+    prompt: str, count: int, weights: Path | None, capacity: int | None, note: Callable[[str], None]
+) -> str:
+    """Continue a prompt greedily.
+
+    Args:
+        prompt: Text to continue.
+        count: Tokens to generate.
+        weights: Folder of weights; None takes random ones of the small model, on a CPU.
+        capacity: Tokens of the KV cache.
+        note: Told what is being done.
+
+    Raises:
+        CheckpointError: The weights cannot be used here.
+        ValueError: Prompt and tokens do not fit the cache, or there are too few devices.
+    """
+    on_tpu = jax.default_backend() == "tpu"
+    config, layout, arrays = _weights(weights, on_tpu)
+    if not on_tpu and config.hidden > INTERPRETED_HIDDEN:
+        raise CheckpointError(
+            weights or config.name,
+            f"{config.name} is too large for interpret mode on a CPU",
+            "Run it on a TPU, or a small model: megascope weights qwen --random 0 --to FOLDER.",
+        )
+    sizes: dict[str, Any] = dict(layout)
+    if on_tpu:
+        plan = Plan(config=config, capacity=capacity or CAPACITY, **sizes)
+    else:
+        note(f"no TPU here: {config.name} in interpret mode on the CPU, {sizes['cores']} simulated cores")
+        size = capacity or INTERPRETED_CAPACITY
+        plan = Plan(config=config, capacity=size, kv_tile=64, kv_slots=2, ring_depth=4, head_depth=2, **sizes)
+    tokenizer = Tokens(weights / TOKENIZER) if weights and (weights / TOKENIZER).exists() else None
+    if tokenizer is None:
+        note("no tokenizer with these weights: bytes of the prompt are its tokens, results are token numbers")
+    words = tokenizer or ByteTokens(config.vocab)
+    decoder = Decoder(plan, arrays, interpret=False if on_tpu else _interpreter())
+    tokens = words.encode(prompt)
+    note(f"prefill of {len(tokens)} tokens")
+    out = [decoder.prefill(tokens)]
+    if count > 1:
+        note(f"decoding {count - 1} more")
+        out += decoder.decode(count - 1)
+    return words.decode(out)
+
+
+def _weights(folder: Path | None, on_tpu: bool) -> tuple[QwenConfig, dict[str, Any], dict[str, np.ndarray]]:
+    if folder is not None:
+        return open_weights(folder)
+    if on_tpu:
+        raise CheckpointError(
+            "run", "no weights given", "Give --weights FOLDER, made by `megascope weights`."
+        )
+    plan = Plan(config=SMALL, cores=1)
+    return SMALL, layout_of(plan), packed_files(pack_all(plan, random_source(SMALL, 0).fetch))
+
+
+def _interpreter() -> Any:
+    from jax.experimental.pallas import tpu as pltpu
+
+    return pltpu.InterpretParams(dma_execution_mode="on_wait")

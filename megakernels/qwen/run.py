@@ -1,0 +1,161 @@
+"""Generating text with the kernel: prefill in blocks of 8 by its verify form, then decode steps.
+
+Prefill needs no second copy of the weights and no second program text: a block of 8 prompt tokens is a verify
+step whose rows are all accepted. Several decode steps run in one device call, the state donated; between the
+steps of a call nothing returns to the host.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from megakernels.build import KernelBuild
+from megakernels.hooks import Level
+from megakernels.qwen.build import build_plan
+from megakernels.qwen.pack import pack_rope
+from megakernels.qwen.plan import VERIFY_ROWS, WINDOW, Plan
+from megakernels.qwen.refs import AXIS, REPLICATED
+from megakernels.qwen.state import KernelState, after_rows, empty_state
+from megakernels.qwen.weights import weight_names
+
+STEPS_PER_CALL = 8
+
+
+class Decoder:
+    """The kernel over one set of weights on the devices, for one sequence.
+
+    Args:
+        plan: Sizes; batch 1, decode form.
+        arrays: Weight files' arrays as `weights.open_weights` or `packed_files` gives them.
+        level: Hook level of the decode step.
+        interpret: `pltpu.InterpretParams` on a CPU, False on a TPU.
+    """
+
+    def __init__(
+        self, plan: Plan, arrays: Mapping[str, np.ndarray], level: Level = "off", interpret: Any = False
+    ) -> None:
+        self.plan = plan
+        self.verify_plan = _with(plan, verify=True)
+        self._decode = build_plan(plan, level=level, interpret=interpret)
+        self._verify = build_plan(self.verify_plan, level="off", interpret=interpret)
+        self.mesh = self._decode.mesh(jax.devices())
+        self._weights = place_weights(plan, arrays, self.mesh)
+        self._state: KernelState = empty_state(plan)
+        self.position = 0
+        self.token = 0
+        self._prefill_block = jax.jit(self._step_of(self._verify), donate_argnums=3)
+        self._steps = jax.jit(self._many, donate_argnums=2, static_argnums=4)
+        self._to_decode = jax.jit(functools.partial(after_rows, self.verify_plan))
+
+    @property
+    def room(self) -> int:
+        """Tokens the cache still takes."""
+        return self.plan.capacity - WINDOW - VERIFY_ROWS - self.position
+
+    def prefill(self, tokens: Sequence[int]) -> int:
+        """Take in a prompt from position 0; the greedy token after it.
+
+        Raises:
+            ValueError: The prompt is empty or longer than the cache.
+        """
+        self.position = 0
+        if not 0 < len(tokens) <= self.room:
+            raise ValueError(f"a prompt of {len(tokens)} tokens; the cache takes 1 to {self.room}")
+        state, accepted, next_tokens = _placed(empty_state(self.verify_plan), self.mesh), 0, None
+        for first in range(0, len(tokens), VERIFY_ROWS):
+            block = list(tokens[first : first + VERIFY_ROWS])
+            padded = np.asarray(block + [0] * (VERIFY_ROWS - len(block)), np.int32)
+            scalars = (jnp.asarray([first], jnp.int32), jnp.asarray([accepted], jnp.int32))
+            next_tokens, state = self._prefill_block(padded, *scalars, state, self._weights)
+            accepted = len(block)
+        self._state = self._to_decode(state, jnp.int32(accepted))
+        self.position = len(tokens)
+        self.token = int(np.asarray(next_tokens)[accepted - 1])
+        return self.token
+
+    def decode(self, count: int, per_call: int = STEPS_PER_CALL) -> list[int]:
+        """The next `count` greedy tokens after the last one.
+
+        Raises:
+            ValueError: The cache has no room for them.
+        """
+        if count > self.room:
+            raise ValueError(f"{count} tokens more; the cache has room for {self.room}")
+        out: list[int] = []
+        while len(out) < count:
+            steps = min(per_call, count - len(out))
+            start = jnp.asarray([self.token], jnp.int32), jnp.asarray([self.position], jnp.int32)
+            tokens, self._state = self._steps(*start, self._state, self._weights, steps)
+            out += [int(t) for t in np.asarray(tokens)[:, 0]]
+            self.position, self.token = self.position + steps, out[-1]
+        return out
+
+    def _step_of(self, build: KernelBuild) -> Callable[..., Any]:
+        """One step over global arrays: (tokens, positions, accepted, state, weights) -> (tokens, state)."""
+        function = build.global_function(self.mesh)
+
+        def step(tokens: Any, positions: Any, accepted: Any, state: KernelState, weights: Any) -> Any:
+            arrays = [array for array in state if array is not None]
+            next_tokens, _, *after = function(tokens, positions, accepted, *weights, *arrays)
+            return next_tokens[: tokens.shape[0], 0], KernelState(*after)
+
+        return step
+
+    def _many(self, token: Any, position: Any, state: KernelState, weights: Any, steps: int) -> Any:
+        """`steps` decode steps; tokens int32 [steps, 1] and the state after them."""
+        step = self._step_of(self._decode)
+        none_accepted = jnp.zeros(1, jnp.int32)
+
+        def one(carry: Any, _: None) -> Any:
+            token, position, state = carry
+            token, state = step(token, position, none_accepted, state, weights)
+            return (token, position + 1, state), token
+
+        (_, _, state), tokens = lax.scan(one, (token, position, state), None, length=steps)
+        return tokens, state
+
+
+def _with(plan: Plan, **changes: Any) -> Plan:
+    import dataclasses
+
+    return dataclasses.replace(plan, **changes)
+
+
+def _placed(state: KernelState, mesh: Mesh) -> KernelState:
+    split = NamedSharding(mesh, PartitionSpec(AXIS))
+    return jax.tree.map(lambda array: jax.device_put(array, split), state)
+
+
+def packed_files(packed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Operands with a core axis (`pack_all`) as the arrays of weight files."""
+    files: dict[str, np.ndarray] = {}
+    for name, value in packed.items():
+        if name in REPLICATED:
+            files[f"{name}.bin"] = value
+        else:
+            files |= {f"core{core}.{name}.bin": value[core] for core in range(value.shape[0])}
+    return files
+
+
+def place_weights(plan: Plan, arrays: Mapping[str, np.ndarray], mesh: Mesh) -> list[jax.Array]:
+    """Weight operands on the devices, in the order the call takes them; each core gets its own files only."""
+    everywhere, split = (NamedSharding(mesh, spec) for spec in (PartitionSpec(), PartitionSpec(AXIS)))
+    placed: dict[str, jax.Array] = {"rope": jax.device_put(pack_rope(plan), everywhere)}
+    for name in weight_names(plan):
+        if name in REPLICATED:
+            placed[name] = jax.device_put(arrays[f"{name}.bin"], everywhere)
+            continue
+        shares = [
+            jax.device_put(arrays[f"core{core}.{name}.bin"][None], device)
+            for core, device in enumerate(mesh.devices.flat)
+        ]
+        shape = (plan.cores, *shares[0].shape[1:])
+        placed[name] = jax.make_array_from_single_device_arrays(shape, split, shares)
+    order = ["embedding", "rope", *(n for n in weight_names(plan) if n != "embedding")]
+    return [placed[name] for name in order]

@@ -1,0 +1,71 @@
+"""Generation end to end: prefill by verify blocks, several steps per call, the verb as a shell sees it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SIZES = {"ring_depth": 3, "capacity": 128, "kv_tile": 32, "kv_slots": 2}
+SHORT = {"layers": 2, "attention_period": 2}
+
+
+def test_generated_tokens_are_the_reference_s(simulated) -> None:
+    # 11 tokens: a whole block and 3 of a second, so the state comes from inside a block.
+    run = simulated(
+        "qwen:generate", sizes=SIZES | {"cores": 1}, model=SHORT, prompt=11, count=6, per_call=3, timeout=300
+    ).clean()
+    assert run["ours"] == run["theirs"]
+
+
+@pytest.mark.slow
+def test_two_cores_four_layers(simulated) -> None:
+    run = simulated(
+        "qwen:generate", sizes=SIZES | {"cores": 2}, model={}, prompt=16, count=4, per_call=2, timeout=600
+    ).clean()
+    assert run["ours"] == run["theirs"]
+
+
+def megascope(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "megascope", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+
+
+def test_vmem_verb_adds_up() -> None:
+    out = megascope("vmem", "qwen", "--batch", "8")
+    assert out.returncode == 0, out.stderr
+    *arrays, total = out.stdout.splitlines()
+    assert "ring.banks" in arrays[0]
+    assert abs(sum(float(line.split()[0]) for line in arrays) - float(total.split()[0])) < 0.1
+    assert float(total.split()[0]) < 64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("weights", "qwen", "--to", "x"), 2, "Give --from FOLDER or --random SEED"),
+        (("weights", "qwen", "--to", "x", "--from", "/nonexistent"), 3, "has no config.json"),
+        (("weights", "k9", "--to", "x", "--random", "0"), 2, "Kernels: qwen"),
+        (("run", "qwen", "--weights", "/nonexistent"), 3, "Make it with `megascope weights qwen`"),
+        (("vmem", "nosuch"), 2, "no such kernel"),
+        (("vmem", "qwen", "--batch", "3"), 2, "choose 1, 2, 4 or 8"),
+    ],
+)
+def test_faults_of_the_user_are_one_line(arguments, code, said) -> None:
+    out = megascope(*arguments)
+    assert out.returncode == code
+    assert said in out.stderr
+    assert "Traceback" not in out.stderr
+
+
+@pytest.mark.slow
+def test_random_weights_run_on_the_cpu_which_is_said(tmp_path) -> None:
+    made = megascope(
+        "weights", "qwen", "--random", "0", "--cores", "2", "--to", str(tmp_path / "w"), "--check"
+    )
+    assert made.returncode == 0, made.stderr
+    out = megascope("run", "qwen", "--weights", str(tmp_path / "w"), "--prompt", "Hi", "--tokens", "2")
+    assert out.returncode == 0, out.stderr
+    assert "no TPU here" in out.stderr
+    assert len(out.stdout.split()) == 2
