@@ -203,19 +203,17 @@ def moved_before(transfers: pd.DataFrame, times: NDArray[np.int64]) -> NDArray[n
 
 def moved_within(transfers: pd.DataFrame, sets: list[intervals.Intervals]) -> list[int | None]:
     """Bytes moved inside each interval set; None if a transfer of unknown size is in flight there."""
-    if len(transfers) == 0:
+    if len(transfers) == 0 or not sets:
         return [0] * len(sets)
+    pieces = np.concatenate(sets)
+    owner = np.repeat(np.arange(len(sets)), [len(one) for one in sets])
+    moved = moved_before(transfers, pieces[:, 1]) - moved_before(transfers, pieces[:, 0])
+    total = np.bincount(owner, weights=moved, minlength=len(sets))
     unknown = view.of(transfers[transfers["bytes"].isna()])
-    edges = np.concatenate([s.ravel() for s in sets]) if sets else np.empty(0, dtype=np.int64)
-    moved = moved_before(transfers, edges)
-    result: list[int | None] = []
-    offset = 0
-    for one in sets:
-        part = moved[offset : offset + one.size].reshape(-1, 2)
-        offset += one.size
-        touched = len(unknown) and intervals.measure(intervals.intersection(unknown, one))
-        result.append(None if touched else round(float((part[:, 1] - part[:, 0]).sum())))
-    return result
+    touched = np.bincount(
+        owner, weights=intervals.covered(unknown, pieces[:, 0], pieces[:, 1]), minlength=len(sets)
+    )
+    return [None if hidden else round(amount) for amount, hidden in zip(total.tolist(), touched, strict=True)]
 
 
 Place = tuple[int | None, str]
@@ -274,34 +272,59 @@ def phases(core: CoreStep, *, transfers_visible: bool = True) -> list[Phase]:
     outside = intervals.complement(intervals.union(*times.values()), core.start_ps, core.end_ps)
     if len(outside):
         times[(None, "")] = intervals.union(times.get((None, ""), intervals.EMPTY), outside)
-    sets = list(times.values())
-    reads = moved_within(view.on(core.hbm, (Track.HBM_READ,)), sets)
-    sent_at = view.starts(core.sends)
-    provenance = str(core.regions["provenance"].iloc[0]) if len(core.regions) else ""
+    places = list(times)
+    pieces = np.concatenate(list(times.values()))
+    owner = np.repeat(np.arange(len(places)), [len(inside) for inside in times.values()])
+
+    def per_place(values: NDArray[np.int64]) -> list[int]:
+        return np.bincount(owner, weights=values, minlength=len(places)).round().astype(np.int64).tolist()
+
+    def covered(what: intervals.Intervals) -> list[int]:
+        return per_place(intervals.covered(what, pieces[:, 0], pieces[:, 1]))
+
+    lengths = per_place(pieces[:, 1] - pieces[:, 0])
+    busy, dma, ici, moving = map(covered, (core.busy, core.stalled_dma, core.stalled_ici, core.in_flight))
+    reads = moved_within(view.on(core.hbm, (Track.HBM_READ,)), list(times.values()))
+    sent = _sent_within(core, pieces, owner, len(places))
+    provenance = str(core.regions["provenance"].iloc[0])
     entered = Counter(
         (None if pd.isna(layer) else int(layer), str(phase) or str(name))
         for layer, phase, name in zip(
             core.regions["layer"], core.regions["phase"], core.regions["name"], strict=True
         )
     )
-    table = []
-    for (layer, name), inside, read in zip(times, sets, reads, strict=True):
-        sending = intervals.covered(inside, sent_at, sent_at + 1) > 0
-        time = intervals.measure(inside)
-        table.append(
-            Phase(
-                layer=layer,
-                phase=name,
-                entries=entered[layer, name],
-                time_ps=time,
-                share=time / core.window_ps if core.window_ps else None,
-                read_bytes=read if transfers_visible else None,
-                sent_bytes=total_bytes(core.sends[sending]) if transfers_visible else None,
-                busy_ps=intervals.measure(intervals.intersection(core.busy, inside)),
-                stalled_dma_ps=intervals.measure(intervals.intersection(core.stalled_dma, inside)),
-                stalled_ici_ps=intervals.measure(intervals.intersection(core.stalled_ici, inside)),
-                in_flight_ps=intervals.measure(intervals.intersection(core.in_flight, inside)),
-                provenance=provenance,
-            )
+    return [
+        Phase(
+            layer=layer,
+            phase=name,
+            entries=entered[layer, name],
+            time_ps=lengths[row],
+            share=lengths[row] / core.window_ps if core.window_ps else None,
+            read_bytes=reads[row] if transfers_visible else None,
+            sent_bytes=sent[row] if transfers_visible else None,
+            busy_ps=busy[row],
+            stalled_dma_ps=dma[row],
+            stalled_ici_ps=ici[row],
+            in_flight_ps=moving[row],
+            provenance=provenance,
         )
-    return table
+        for row, (layer, name) in enumerate(places)
+    ]
+
+
+def _sent_within(
+    core: CoreStep, pieces: NDArray[np.int64], owner: NDArray[np.int64], places: int
+) -> list[int | None]:
+    """Bytes of the messages whose sending begins in each place; None where a size is unknown."""
+    order = np.argsort(pieces[:, 0], kind="stable")
+    at = view.starts(core.sends)
+    row = np.searchsorted(pieces[order, 0], at, side="right") - 1
+    inside = (row >= 0) & (at < pieces[order, 1][np.maximum(row, 0)])
+    place = owner[order][row[inside]]
+    unknown = core.sends["bytes"].isna().to_numpy(dtype=bool)[inside]
+    size = core.sends["bytes"].fillna(0).to_numpy(dtype=np.int64)[inside]
+    total = [0] * places
+    for where, amount in zip(place.tolist(), size.tolist(), strict=True):
+        total[where] += amount
+    missing = set(place[unknown].tolist())
+    return [None if where in missing else amount for where, amount in enumerate(total)]

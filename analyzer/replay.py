@@ -109,9 +109,15 @@ class Replayer:
             program = program - np.rint(work * (1 - keep)).astype(np.int64)
         return program
 
-    def saving(self, edit: Edit) -> int | None:
-        """Picoseconds the step gets shorter; None if the unchanged replay does not give the step back."""
-        baseline = self.run()
+    def saving(self, edit: Edit, baseline: int | None = None) -> int | None:
+        """Picoseconds the step gets shorter; None if the unchanged replay does not give the step back.
+
+        Args:
+            edit: what to change.
+            baseline: result of `run()` without an edit, if it is known already.
+        """
+        if baseline is None:
+            baseline = self.run()
         if abs(baseline - self.core.window_ps) > TOLERANCE * self.core.window_ps:
             return None
         return max(baseline - self.run(edit), 0)

@@ -100,6 +100,10 @@ class Context:
         return replay.replayer(self.core)
 
     @cached_property
+    def _baseline(self) -> int:
+        return self.replayer.run()
+
+    @cached_property
     def code(self) -> Code | None:
         """The compiled program with how often its bundles ran; None where either is unknown."""
         if not isinstance(self.program, FileProgram) or self.executed is None or not self.cycle_ps:
@@ -113,7 +117,7 @@ class Context:
 
     def priced(self, edit: Edit) -> tuple[int | None, str]:
         """Saving in picoseconds and its basis."""
-        saving = self.replayer.saving(edit)
+        saving = self.replayer.saving(edit, self._baseline)
         return (saving, REPLAYED) if saving is not None else (None, NOT_ESTIMATED)
 
     def significant(self, time_ps: int) -> bool:

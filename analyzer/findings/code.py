@@ -126,13 +126,23 @@ class Code:
 
     def stretches(self, first: int, last: int) -> Intervals:
         """When the core worked in bundles first..last, as finely as the timeline tells."""
+        low, high, start, end = self._work
+        chosen = (low >= first) & (high <= last)
+        if not chosen.any():
+            chosen = (low <= last) & (high >= first)
+        return intervals.from_spans(start[chosen], end[chosen])
+
+    @cached_property
+    def _work(self) -> tuple[NDArray[np.int64], ...]:
+        """First and last bundle, start and end of every span of work whose bundles are known."""
         spans = view.on(self.core.spans, WORK_TRACKS)
-        known = spans["bundle_first"].notna().to_numpy()
-        low = spans["bundle_first"].fillna(-1).to_numpy(dtype=np.int64)
-        high = spans["bundle_last"].fillna(-1).to_numpy(dtype=np.int64)
-        inside = known & (low >= first) & (high <= last)
-        touching = known & (low <= last) & (high >= first)
-        return view.of(spans[inside] if inside.any() else spans[touching])
+        spans = spans[spans["bundle_first"].notna() & spans["bundle_last"].notna()]
+        return (
+            spans["bundle_first"].to_numpy(dtype=np.int64),
+            spans["bundle_last"].to_numpy(dtype=np.int64),
+            view.starts(spans),
+            view.ends(spans),
+        )
 
     def without(self, bundles: NDArray[np.bool_]) -> tuple[tuple[Intervals, float], ...]:
         """What a replay shortens if these bundles were gone: stretches of time, and what they keep."""

@@ -14,9 +14,9 @@ def render(report: Report) -> str:
     """The report as a Markdown document."""
     capture, step, hbm, trace = (report[k] for k in ("capture", "step", "hbm", "trace"))
     peak = hbm["peak_bytes_per_s"]
-    speed = "unknown" if hbm["bytes_per_s"] is None else f"{rate(hbm['bytes_per_s'])} (counted / measured)"
+    speed = "unknown" if hbm["bytes_per_s"] is None else f"{rate(hbm['bytes_per_s'])} (counted / {step['provenance']})"
     rows = [
-        ["run, median of", f"{time(step['time_ps'])} (measured), {count(trace['runs']['count'])} runs"],
+        ["run, median of", f"{time(step['time_ps'])} ({step['provenance']}), {count(trace['runs']['count'])} runs"],
         ["start to start", time(trace["runs"]["start_to_start_median_ps"])],
         ["HBM read, written", f"{bytes_of(hbm['read_bytes'])}, {bytes_of(hbm['write_bytes'])} (counted)"],
         ["HBM bandwidth", speed],

@@ -42,7 +42,7 @@ def _head(report: Report) -> list[Line]:
             f"{name} (trace) on {clean(capture['chip'] or 'an unknown chip')}, {capture['cores']} cores;"
             f" {clean(core)}",
         ),
-        ("bold", f"{_time(step['time_ps'])} per run, median (measured): {clean(step['verdict'])}"),
+        ("bold", f"{_time(step['time_ps'])} per run, median ({step['provenance']}): {clean(step['verdict'])}"),
         ("", f"runs    {runs['count']} {clean(runs['what'])}: {spread}"),
     ]
     between = runs["start_to_start_median_ps"]
@@ -89,7 +89,7 @@ def _traffic(report: Report) -> list[Line]:
         ),
         (
             "",
-            f"        {rate(hbm['bytes_per_s'])} (counted / measured){best};"
+            f"        {rate(hbm['bytes_per_s'])} (counted / {report['step']['provenance']}){best};"
             f" {percent(hbm['utilization'])} of {peak}",
         ),
     ]
