@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analyzer import intervals, metrics, view
-from analyzer.measured import join, operations, proto, trust
+from analyzer.measured import exported, join, operations, proto, trust
 from analyzer.measured.compare import compare_phases, join_with
 from analyzer.measured.kernel import Kernel, choose_kernel, median
 from analyzer.measured.load import ASYNC, OPS, Loaded, load
@@ -66,8 +66,28 @@ def measure(path: Path, capture: "Capture") -> Measured:
     traces = [core_trace(device, kernel) for device in loaded.devices]
     # The reported core is the slowest: it is what a step waits for. Cores without a run cannot be it.
     reported = max(traces, key=lambda t: (len(t.runs) > 0, _median_ps(t), -t.device.core))
-    timeline = build_timeline(traces)
-    return _report(loaded, kernel, traces, reported, timeline, capture, choice)
+    made = exported.provenance_of(reported.device.facts)
+    if made is None or loaded.trace is None:
+        return _report(loaded, kernel, traces, reported, build_timeline(traces), capture, choice)
+    choice.append(f"written by `megascope export` from a {made} timeline: nothing in it was measured")
+    timeline = exported.read_timeline(loaded.trace)
+    result = _report(loaded, kernel, traces, reported, timeline, capture, choice)
+    result.report["trace"]["not_usable"] = []
+    hbm = result.report["hbm"]
+    seen = metrics.hbm(view.core_step(timeline, result.core, result.step), hbm["peak_bytes_per_s"])
+    if len(timeline) and seen.copies:  # the exported table holds the copies that a real trace does not show
+        hbm |= asdict(seen)
+        hbm["per_core"] = [asdict(seen)]
+    return Measured(timeline, _relabel(result.report, made), result.core, result.step)
+
+
+def _relabel(value: Any, provenance: str, *, label: bool = False) -> Any:
+    """The report with another provenance in place of "measured"."""
+    if isinstance(value, dict):
+        return {k: _relabel(v, provenance, label=label or k == "provenance") for k, v in value.items()}
+    if isinstance(value, list):
+        return [_relabel(v, provenance, label=label) for v in value]
+    return value.replace(MEASURED, provenance) if label and isinstance(value, str) else value
 
 
 def _median_ps(trace: CoreTrace) -> int:

@@ -75,7 +75,7 @@ class Device:
     """One TPU core of a trace.
 
     Attributes:
-        core: number within the trace: planes in order, host after host.
+        core: number of its plane; with several hosts numbers are given anew, host after host.
         name: name of its plane, with the host where there are several.
         host: file it comes from.
         facts: facts of its plane, peaks among them.
@@ -108,6 +108,7 @@ class Loaded:
     programs: dict[str, Mapping[str, Any]]
     notes: list[str]
     requested: dict[str, Any] = field(default_factory=dict)
+    trace: Trace | None = None
 
 
 def load(path: Path) -> Loaded:
@@ -129,7 +130,7 @@ def from_trace(trace: Trace) -> Loaded:
     """
     from analyzer.xplane.wire import WireError
 
-    loaded = Loaded([], [], {}, list(trace.notes))
+    loaded = Loaded([], [], {}, list(trace.notes), trace=trace)
     several = len(trace.spaces) > 1
     for space in trace.spaces:
         loaded.files.append(space.path)
@@ -138,7 +139,9 @@ def from_trace(trace: Trace) -> Loaded:
             for index in tpu_planes(space):
                 plane = space.planes[index]
                 name = f"{space.path.name.split('.')[0]} {plane.name}" if several else plane.name
-                loaded.devices.append(_device(len(loaded.devices), name, space.path, plane))
+                number = plane.name.rpartition(":")[2]
+                core = int(number) if number.isdecimal() and not several else len(loaded.devices)
+                loaded.devices.append(_device(core, name, space.path, plane))
         except (WireError, IndexError, OverflowError) as error:
             raise InputError(
                 space.path, f"its events are damaged ({error})", "Copy or record it again."

@@ -2,8 +2,12 @@
 
 from dataclasses import dataclass
 
-from analyzer import intervals
+import numpy as np
+import pandas as pd
+
+from analyzer import intervals, metrics
 from analyzer.measured.kernel import Runs
+from analyzer.measured.scopes import Scopes
 from analyzer.measured.spans import CoreTrace
 
 
@@ -12,7 +16,7 @@ class Stage:
     """One phase over all runs.
 
     Attributes:
-        layer: None outside any layer. phase: path; "" is time in no scope.
+        layer: None outside any layer. phase: path; "" is time in no phase.
         depth: number of phases around it.
         entries: per run (mean).
         time_ps: per run (mean), with what is nested in it. own_ps: without.
@@ -33,54 +37,60 @@ class Stage:
 
 
 def stages(trace: CoreTrace, runs: Runs) -> list[Stage]:
-    """The phases in the order of their first entry, nested ones behind what they are nested in."""
+    """The phases in the order of their first entry; what is left of the runs comes last."""
     scopes = trace.scopes
     starts, ends = runs.start_ps, runs.start_ps + runs.duration_ps
     windows = intervals.from_spans(starts, ends)
     whole = intervals.measure(windows)
     if not len(scopes.name) or not whole:
         return []
-    groups: dict[tuple[int, str], list[int]] = {}
-    for i, key in enumerate(zip(scopes.layer.tolist(), scopes.path, strict=True)):
-        if scopes.name[i]:
-            groups.setdefault(key, []).append(i)
-    inside = {
-        key: intervals.intersection(intervals.from_spans(scopes.start_ps[rows], scopes.end_ps[rows]), windows)
-        for key, rows in groups.items()
-    }
-    result = []
+    groups: dict[tuple[int | None, str], list[int]] = {}
+    for i, (layer, path) in enumerate(zip(scopes.layer.tolist(), scopes.path, strict=True)):
+        groups.setdefault((None if layer < 0 else layer, path), []).append(i)
+    own = metrics.self_times(_regions(scopes), int(starts.min()), int(ends.max()))
+
+    def stage(key: tuple[int | None, str], inside: intervals.Intervals, alone: int, entered: int) -> Stage:
+        per_run = intervals.covered(inside, starts, ends)
+        time = intervals.measure(inside)
+        return Stage(
+            layer=key[0],
+            phase=key[1],
+            depth=key[1].count("/"),
+            entries=entered / len(runs),
+            time_ps=round(time / len(runs)),
+            own_ps=round(alone / len(runs)),
+            share=time / whole,
+            own_share=alone / whole,
+            shortest_ps=int(per_run.min()),
+            longest_ps=int(per_run.max()),
+        )
+
+    result, everything = [], intervals.EMPTY
     for key, rows in groups.items():
-        layer, path = key
-        within = inside[key]
-        entered = int(
-            (intervals.covered(windows, scopes.start_ps[rows], scopes.start_ps[rows] + 1) > 0).sum()
-        )
-        if not entered and not len(within):
+        spans = intervals.from_spans(scopes.start_ps[rows], scopes.end_ps[rows])
+        inside = intervals.intersection(spans, windows)
+        begins = scopes.start_ps[rows]
+        entered = int((intervals.covered(windows, begins, begins + 1) > 0).sum())
+        if not entered and not len(inside):
             continue
-        children = [
-            other for (level, name), other in inside.items() if level == layer and name.startswith(path + "/")
-        ]
-        own = intervals.subtraction(within, intervals.union(*children))
-        per_run = intervals.covered(within, starts, ends)
-        result.append(
-            Stage(
-                layer=None if layer < 0 else layer,
-                phase=path,
-                depth=path.count("/"),
-                entries=entered / len(runs),
-                time_ps=round(intervals.measure(within) / len(runs)),
-                own_ps=round(intervals.measure(own) / len(runs)),
-                share=intervals.measure(within) / whole,
-                own_share=intervals.measure(own) / whole,
-                shortest_ps=int(per_run.min()),
-                longest_ps=int(per_run.max()),
-            )
-        )
-    rest = intervals.subtraction(windows, intervals.union(*inside.values()))
-    left = intervals.measure(rest)
-    if left:
-        per_run = intervals.covered(rest, starts, ends)
-        low, high, share = int(per_run.min()), int(per_run.max()), left / whole
-        mean = round(left / len(runs))
-        result.append(Stage(None, "", 0, 1.0, mean, mean, share, share, low, high))
+        everything = intervals.union(everything, inside)
+        alone = intervals.measure(intervals.intersection(own.get(key, intervals.EMPTY), windows))
+        result.append(stage(key, inside, alone, entered))
+    rest = intervals.subtraction(windows, everything)
+    if len(rest):
+        result.append(stage((None, ""), rest, intervals.measure(rest), len(runs)))
     return result
+
+
+def _regions(scopes: Scopes) -> pd.DataFrame:
+    """The scopes as `metrics.self_times` takes them."""
+    layer = pd.array([None if v < 0 else v for v in scopes.layer.tolist()], dtype="Int32")
+    return pd.DataFrame(
+        {
+            "start_ps": scopes.start_ps,
+            "duration_ps": np.maximum(scopes.end_ps - scopes.start_ps, 0),
+            "layer": layer,
+            "phase": np.array(scopes.path, dtype=object),
+            "name": np.full(len(scopes.path), "", dtype=object),
+        }
+    )

@@ -2,7 +2,7 @@
 
 A trace has no copies in it. For a kernel with a grid it has the stages that start them, once per copy, and
 the sizes of the copies stand in the program that the trace carries: bytes = executions of a stage x size of
-its copy. Where that cannot be matched the bytes are unknown; the operands' sizes are then given as what they are.
+its copy. Where that cannot be matched the bytes are unknown; then only the operands' sizes are given.
 """
 
 from collections import Counter

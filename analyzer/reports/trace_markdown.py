@@ -13,11 +13,11 @@ Report = dict[str, Any]
 def render(report: Report) -> str:
     """The report as a Markdown document."""
     capture, step, hbm, trace = (report[k] for k in ("capture", "step", "hbm", "trace"))
-    peak = hbm["peak_bytes_per_s"]
-    speed = "unknown" if hbm["bytes_per_s"] is None else f"{rate(hbm['bytes_per_s'])} (counted / {step['provenance']})"
+    peak, seen, runs = hbm["peak_bytes_per_s"], step["provenance"], trace["runs"]
+    speed = "unknown" if hbm["bytes_per_s"] is None else f"{rate(hbm['bytes_per_s'])} (counted / {seen})"
     rows = [
-        ["run, median of", f"{time(step['time_ps'])} ({step['provenance']}), {count(trace['runs']['count'])} runs"],
-        ["start to start", time(trace["runs"]["start_to_start_median_ps"])],
+        ["run, median of", f"{time(step['time_ps'])} ({seen}), {count(runs['count'])} runs"],
+        ["start to start", time(runs["start_to_start_median_ps"])],
         ["HBM read, written", f"{bytes_of(hbm['read_bytes'])}, {bytes_of(hbm['write_bytes'])} (counted)"],
         ["HBM bandwidth", speed],
         [

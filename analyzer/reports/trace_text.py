@@ -15,7 +15,8 @@ def lines(report: Report) -> list[Line]:
     """The digest, styled; `analyzer.reports.text` turns it into text."""
     trace = report["trace"]
     head = [*_head(report), *_traffic(report)]
-    stages = _compared(trace) if trace["comparison"] else _stages(trace)
+    label = "measured" if report["step"]["provenance"] == "measured" else "in the trace"
+    stages = _compared(trace, label) if trace["comparison"] else _stages(trace)
     if not report["capture"]["kernel"]:
         stages = []  # the runtime's own waits between operations say less than the operations
     operations = _operations(trace, alone=not stages)
@@ -42,7 +43,10 @@ def _head(report: Report) -> list[Line]:
             f"{name} (trace) on {clean(capture['chip'] or 'an unknown chip')}, {capture['cores']} cores;"
             f" {clean(core)}",
         ),
-        ("bold", f"{_time(step['time_ps'])} per run, median ({step['provenance']}): {clean(step['verdict'])}"),
+        (
+            "bold",
+            f"{_time(step['time_ps'])} per run, median ({step['provenance']}): {clean(step['verdict'])}",
+        ),
         ("", f"runs    {runs['count']} {clean(runs['what'])}: {spread}"),
     ]
     between = runs["start_to_start_median_ps"]
@@ -144,7 +148,7 @@ def _stages(trace: Report) -> list[Line]:
     return found
 
 
-def _compared(trace: Report) -> list[Line]:
+def _compared(trace: Report, label: str) -> list[Line]:
     sums: dict[str, list[int | None]] = {}
     for row in trace["comparison"]:
         pair = sums.setdefault(row["phase"], [0, 0])
@@ -152,7 +156,7 @@ def _compared(trace: Report) -> list[Line]:
             old = pair[i]
             pair[i] = None if old is None or row[name] is None else old + row[name]
     found: list[Line] = [
-        ("dim", f"{'phase, all layers, alone':<44}{'measured':>12}{'modelled':>12}{'difference':>12}")
+        ("dim", f"{'phase, all layers, alone':<44}{label:>12}{'modelled':>12}{'difference':>12}")
     ]
     ordered = sorted(sums.items(), key=lambda item: -(item[1][0] or item[1][1] or 0))
     for phase, (seen, model) in ordered[:COMPARED]:
