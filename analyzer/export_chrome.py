@@ -21,32 +21,13 @@ def _events(tracks: list[Slices], counters: list[Counter]) -> Iterator[dict[str,
         yield {"ph": "M", "pid": core, "name": "process_name", "args": {"name": f"core {core}"}}
         yield {"ph": "M", "pid": core, "name": "process_sort_index", "args": {"sort_index": core}}
     for thread, track in enumerate(tracks, 1):
-        yield {
-            "ph": "M",
-            "pid": track.core,
-            "tid": thread,
-            "name": "thread_name",
-            "args": {"name": track.name},
-        }
-        yield {
-            "ph": "M",
-            "pid": track.core,
-            "tid": thread,
-            "name": "thread_sort_index",
-            "args": {"sort_index": thread},
-        }
-        rows = zip(
-            track.start_ps.tolist(), track.duration_ps.tolist(), track.titles, track.facts, strict=True
-        )
-        for start, duration, title, facts in rows:
-            yield {
-                "ph": "X",
-                **place,
-                "ts": start / 1e6,
-                "dur": duration / 1e6,
-                "name": title,
-                "args": facts,
-            }
+        place = {"pid": track.core, "tid": thread}
+        yield {"ph": "M", **place, "name": "thread_name", "args": {"name": track.name}}
+        yield {"ph": "M", **place, "name": "thread_sort_index", "args": {"sort_index": thread}}
+        times = track.start_ps.tolist(), track.duration_ps.tolist()
+        for start, duration, title, facts in zip(*times, track.titles, track.facts, strict=True):
+            span = {"ts": start / 1e6, "dur": duration / 1e6}
+            yield {"ph": "X", **place, **span, "name": title, "args": facts}
     for counter in counters:
         for time, value in zip(counter.time_ps.tolist(), counter.value.tolist(), strict=True):
             yield {

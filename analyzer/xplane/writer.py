@@ -1,8 +1,8 @@
 """Writes xplane files: the encoder that goes with the reader, without a protobuf library.
 
 Only what a file needs so that xprof, jax and our reader open it: planes with facts, lines, events, and stats
-of events and of their metadata. Whole numbers are written as integers: xprof reads flops and bytes in no other
-form.
+of events and of their metadata. Whole numbers are written as integers: xprof reads flops and bytes in no
+other form.
 """
 
 import struct
