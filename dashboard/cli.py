@@ -18,6 +18,7 @@ def register(app: typer.Typer) -> None:
         host: str = typer.Option(
             "127.0.0.1", help="Address to listen on; another one than this machine's own asks for a token."
         ),
+        chip: str | None = typer.Option(None, help="Chip, for dumps that do not say theirs, e.g. tpu7x."),
         html: Annotated[
             Path | None,
             typer.Option(help="Write the timeline to this file instead of serving it.", metavar="FILE"),
@@ -25,14 +26,14 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Look at captures in a browser, or write one to a self-contained HTML file."""
         if html is not None:
-            write(captures, html)
+            write(captures, html, chip)
             return
         from dashboard.serve import serve
 
-        serve(captures, host, port)
+        serve(captures, host, port, chip)
 
 
-def write(captures: list[Path], html: Path) -> None:
+def write(captures: list[Path], html: Path, chip: str | None = None) -> None:
     """Write the timeline page of the one capture given to a file.
 
     Raises:
@@ -46,5 +47,5 @@ def write(captures: list[Path], html: Path) -> None:
         raise UsageError("--html", f"writes one capture, {len(captures)} were given", "Give one capture.")
     if not html.parent.is_dir():
         raise UsageError(html, "the folder does not exist", f"Make it first: mkdir -p {html.parent}")
-    write_html(load(captures[0]), html)
+    write_html(load(captures[0], chip), html)
     typer.echo(f"wrote {html}", err=True)

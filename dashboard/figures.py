@@ -298,10 +298,10 @@ def bandwidth_traces(
     drawn = _with_margin(index, view, visible)
     if bins is None:
         bins = int(view.columns // 2 * (drawn[1] - drawn[0]) / (visible[1] - visible[0]))
-    traces = []
+    traces: list[dict[str, Any]] = []
     curves = (("HBM read", index.read, "transfer"), ("HBM write", index.written, "write"))
     for name, curve, colour in curves:
-        if len(curve.time) == 0 and colour == "write":
+        if len(curve.time) == 0:
             continue
         edges, rate = curve.rate(*drawn, bins)
         width = text.duration((drawn[1] - drawn[0]) / len(rate))
@@ -361,6 +361,18 @@ def bandwidth_axis(
                 "xanchor": "right",
                 "yanchor": "bottom" if label == "peak" else "top",
                 "font": {"size": 11, "color": theme.text},
+            }
+        )
+    if len(index.read.time) == 0 and len(index.written.time) == 0:
+        words = "this capture shows no HBM transfers"
+        notes.append(
+            {
+                "xref": "x domain",
+                "yref": f"{axis} domain",
+                "x": 0.5,
+                "y": 0.5,
+                "text": words,
+                "showarrow": False,
             }
         )
     return spec, shapes, notes

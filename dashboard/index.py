@@ -56,18 +56,17 @@ class TimelineIndex:
 def build_index(timeline: pd.DataFrame, core: int | None = None) -> TimelineIndex:
     """Index one core of `timeline`; the lowest core where `core` is None or absent.
 
-    Lanes with no span are left out, except HBM -> VMEM and matrix, whose emptiness is news.
+    Lanes with no span are left out: a source that cannot see an engine must not show it idle.
     """
     cores = timeline["core"].to_numpy()
     if len(cores) and (core is None or not (cores == core).any()):
         core = int(cores.min())
     mine = cores == core
     codes = timeline["track"].astype(str).to_numpy()
-    always = {str(Track.HBM_READ), str(Track.MXU)}
     lanes = []
     for track, label, colour in LANES:
         rows = np.flatnonzero(mine & (codes == track))
-        if len(rows) or track in always:
+        if len(rows):
             lanes.append(lane_index(timeline, rows, str(track), label, colour))
     starts = timeline["start_ps"].to_numpy(np.int64)[mine]
     ends = starts + timeline["duration_ps"].to_numpy(np.int64)[mine]

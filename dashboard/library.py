@@ -11,7 +11,7 @@ from analyzer.errors import InputError
 from dashboard.loading import Loaded, Loader
 
 KEEP = 4  # captures held in memory
-_MARKS = ("manifest.json", "dump", "xplane")
+_MARKS = ("manifest.json", "dump", "xplane", "plugins/profile")
 _PATTERNS = ("*final_bundles*.txt", "*.xplane.pb")
 
 

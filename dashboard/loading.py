@@ -131,18 +131,18 @@ def from_parts(
     return Loaded(title, Path(title), timeline, report or {}, find)
 
 
-def load(path: Path) -> Loaded:
-    """Analyze a capture, using its cache where that is fresh.
+def load(path: Path, chip: str | None = None) -> Loaded:
+    """Analyze a capture, using its cache where that is fresh; `chip` for captures that do not say theirs.
 
     Raises:
         MegascopeError: the capture cannot be read or simulated; the message says what to do.
     """
     from analyzer.analysis import analyze
 
-    return from_analysis(path, analyze(path))
+    return from_analysis(path, analyze(path, chip=chip))
 
 
-def what_if_report(path: Path, overrides: dict[str, str]) -> dict[str, Any]:
+def what_if_report(path: Path, overrides: dict[str, str], chip: str | None = None) -> dict[str, Any]:
     """The report of a capture simulated on a machine with some parameters changed.
 
     Raises:
@@ -150,7 +150,7 @@ def what_if_report(path: Path, overrides: dict[str, str]) -> dict[str, Any]:
     """
     from analyzer.analysis import analyze
 
-    return analyze(path, overrides=overrides).report
+    return analyze(path, chip=chip, overrides=overrides).report
 
 
 def from_analysis(path: Path, analysis: "Analysis") -> Loaded:

@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -36,7 +37,7 @@ def make_server(app: Any, host: str, port: int) -> Any:
     return server
 
 
-def serve(paths: list[Path], host: str, port: int) -> None:
+def serve(paths: list[Path], host: str, port: int, chip: str | None = None) -> None:
     """Serve captures and print the address; returns after Ctrl-C or SIGTERM.
 
     Raises:
@@ -44,9 +45,16 @@ def serve(paths: list[Path], host: str, port: int) -> None:
     """
     from dashboard import security
     from dashboard.app import create_app
+    from dashboard.loading import load, what_if_report
 
     token = None if security.is_local(host) else security.new_token()
-    app = create_app(paths, host=host, token=token)
+    app = create_app(
+        paths,
+        host=host,
+        token=token,
+        loader=partial(load, chip=chip),
+        what_if=partial(what_if_report, chip=chip),
+    )
     server = make_server(app, host, port)
     shown = f"[{host}]" if ":" in host else host
     query = f"/?token={token}" if token else "/"

@@ -73,6 +73,10 @@
         plot = document.createElement("div");
         plot.style.height = "100%";
         place.replaceChildren(plot);
+        // The space changes with what stands below, not only with the window.
+        new ResizeObserver(function () {
+          if (plot.isConnected && plot._fullLayout) library.Plots.resize(plot);
+        }).observe(place);
       }
       await library.react(plot, found.data, found.layout, CONFIG);
       if (fresh) listen(plot);

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from dash import Dash, Input, Output, dcc, html
+from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from dashboard import text
 from dashboard.components import link, panel
@@ -17,6 +17,7 @@ def layout(context: Context) -> html.Div:
             html.H1("Captures"),
             html.Div(listing(context), id="captures"),
             dcc.Interval(id="captures-refresh", interval=5000),
+            dcc.Store(id="captures-seen", data=_signature(context)),
         ],
         className="page page-captures",
     )
@@ -48,11 +49,21 @@ def listing(context: Context) -> Any:
     return html.Table([head, html.Tbody(rows)], className="grid")
 
 
+def _signature(context: Context) -> list[list[Any]]:
+    return [[e.id, e.modified] for e in context.library.entries()]
+
+
 def register(app: Dash, context: Context) -> None:
     """Keeps the list fresh."""
 
     @app.callback(
-        Output("captures", "children"), Input("captures-refresh", "n_intervals"), prevent_initial_call=True
+        Output("captures", "children"),
+        Output("captures-seen", "data"),
+        Input("captures-refresh", "n_intervals"),
+        State("captures-seen", "data"),
+        prevent_initial_call=True,
     )
-    def refresh(_: int) -> Any:
-        return listing(context)
+    def refresh(_: int, seen: Any) -> tuple[Any, Any]:
+        # Left alone where nothing changed: a list that is drawn anew loses focus and clicks.
+        found = _signature(context)
+        return (no_update, no_update) if found == seen else (listing(context), found)

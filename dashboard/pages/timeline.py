@@ -70,7 +70,11 @@ def toolbar(loaded: Loaded, index: TimelineIndex) -> html.Div:
         [
             html.Button("Whole step", id="whole-step", title="Show the whole step (key 0)"),
             dcc.Dropdown(
-                layers, id="layer-jump", placeholder="Jump to layer", className="control", disabled=not layers
+                layers,
+                id="layer-jump",
+                placeholder="Jump to layer" if index.layers else "Jump to repeat",
+                className="control",
+                disabled=not layers,
             ),
             dcc.Dropdown(
                 [{"label": f"core {c}", "value": c} for c in loaded.cores],

@@ -93,9 +93,11 @@ def draw_window(loaded: Loaded, core: int | None, view: View) -> dict[str, Any]:
     spec = step_spec(index, view, loaded.bubbles(index.core))
     start, end = view.visible(index)
     spec["layout"]["xaxis"]["uirevision"] = f"{start}:{end}"
-    spans = sum(len(lane.all) for lane in index.lanes)
+    lanes = [lane for lane in index.lanes if lane.track not in view.hidden]
+    spans = sum(len(lane.all) for lane in lanes)
+    marks = shape_count([trace for trace in spec["data"] if "customdata" in trace])
     note = (
-        f"Core {index.core}: {text.duration(end - start)} shown, {shape_count(spec['data']):,} marks for "
+        f"Core {index.core}: {text.duration(end - start)} shown, {marks:,} marks for "
         f"{spans:,} spans of the step. Drag or scroll to zoom, double-click for all of it, keys ← → + − 0. "
         "Marks that stand for several spans are as tall as the share of time they were busy."
     )
