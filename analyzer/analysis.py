@@ -19,6 +19,7 @@ from analyzer.options import scenario_of
 if TYPE_CHECKING:
     import pandas as pd
 
+    from analyzer.fold import Cores
     from analyzer.view import CoreStep
 
 
@@ -67,6 +68,7 @@ def analyze(
     chip: str | None = None,
     overrides: Mapping[str, str] | None = None,
     scenario: Mapping[str, str] | None = None,
+    cores: "Cores" = "auto",
     use_cache: bool = True,
 ) -> Analysis:
     """Everything about a capture.
@@ -76,6 +78,7 @@ def analyze(
         chip: chip, where the capture does not say.
         overrides: parameters of the machine model to change, `{"hbm.bandwidth": "x2"}`.
         scenario: values for what the program reads at run time, passed on to the simulator.
+        cores: "all" simulates and shows every core; "auto" leaves it to the simulator.
         use_cache: False works everything out anew (and still keeps the result).
 
     Raises:
@@ -93,8 +96,8 @@ def analyze(
         )
     machine = load_machine(str(name)).with_overrides(dict(overrides or {}))
     wanted = scenario_of(scenario or {})
-    key = cache.key_of(opened, machine, scenario or {})
-    store = cache.Store(opened, key, variant=bool(overrides or scenario))
+    key = cache.key_of(opened, machine, {**(scenario or {}), "--cores": cores})
+    store = cache.Store(opened, key, variant=bool(overrides or scenario) or cores != "auto")
     if use_cache:
         found = store.load()
         if found is not None:
@@ -103,7 +106,7 @@ def analyze(
             return Analysis(report, packed, reported["core"], reported["step"], from_cache=True)
     from analyzer import fold
 
-    timeline, facts, program = fold.model(opened, machine, wanted)
+    timeline, facts, program = fold.model(opened, machine, wanted, cores=cores)
     report, core, step = fold.build(timeline, facts, opened, machine, program)
     trouble = store.save(report, timeline)
     if trouble:

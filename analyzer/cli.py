@@ -3,12 +3,16 @@
 import importlib
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from analyzer.reports import OUTSIDE_FORMATS
 
+if TYPE_CHECKING:
+    from analyzer.fold import Cores
+
+CORES = ("auto", "mirrored", "all")
 FORMATS = ("text", "json", "md", "sarif")
 
 
@@ -34,6 +38,9 @@ def report_verb(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Scenario value the program reads at run time."),
     ] = None,
+    cores: Annotated[
+        str, typer.Option(help="Cores to simulate and show: auto, mirrored (one) or all.")
+    ] = "auto",
     program: Annotated[str | None, typer.Option(help="Program of the dump to take as the kernel.")] = None,
     rule: Annotated[
         list[str] | None, typer.Option(metavar="RULE", help="Only findings of these rules: MS1xx.")
@@ -50,13 +57,22 @@ def report_verb(
     formats = (*FORMATS, *OUTSIDE_FORMATS)
     if output_format not in formats:
         raise UsageError(f"--format {output_format}", "no such format", f"Formats: {', '.join(formats)}.")
+    if cores not in CORES:
+        raise UsageError(f"--cores {cores}", "no such choice", f"Choices: {', '.join(CORES)}.")
     overrides, scenario = pairs("--what-if", what_if), pairs("--set", values)
 
     from analyzer.analysis import analyze
     from analyzer.capture import open_capture
 
     opened = open_capture(capture, program=program, chip=chip)
-    analysis = analyze(opened, chip=chip, overrides=overrides, scenario=scenario, use_cache=not fresh)
+    analysis = analyze(
+        opened,
+        chip=chip,
+        overrides=overrides,
+        scenario=scenario,
+        cores=cast("Cores", cores),
+        use_cache=not fresh,
+    )
     if output_format in OUTSIDE_FORMATS:
         module, function = OUTSIDE_FORMATS[output_format].split(":")
         write(getattr(importlib.import_module(module), function)(capture, analysis), output)

@@ -1,7 +1,7 @@
 """Folds a timeline into a report: metrics, bubbles, critical path, findings, the JSON contract."""
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -9,6 +9,7 @@ import pandas as pd
 from analyzer import bubbles, critical, findings, groups, metrics, view, vmem, waits
 from analyzer.capture import Capture
 from analyzer.findings.base import Context
+from analyzer.options import merged
 from analyzer.reports import contract
 from analyzer.view import CoreStep
 
@@ -18,12 +19,16 @@ if TYPE_CHECKING:
     from analyzer.simulate.scenario import Scenario
 
 
+Cores = Literal["auto", "mirrored", "all"]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
     """What is known beside the timeline. None is unknown.
 
     Attributes:
         executed: int64[B], how often each bundle ran on the reported core.
+        peers: how the other cores were treated, in words.
         assumed_values: every value that was assumed to get the timeline.
         not_understood: (instructions not understood, of how many), with samples.
         transfers_visible: False if the source of the timeline cannot see copies and messages.
@@ -33,6 +38,7 @@ class Facts:
     executed_bundles: int | None = None
     executed: Any = None
     scenario: str | None = None
+    peers: str | None = None
     assumed_values: list[dict[str, Any]] = field(default_factory=list)
     not_understood: tuple[int, int] | None = None
     not_understood_samples: list[str] = field(default_factory=list)
@@ -45,20 +51,30 @@ class Facts:
 
 
 def model(
-    capture: Capture, machine: "Machine", scenario: "Scenario | None" = None
+    capture: Capture, machine: "Machine", scenario: "Scenario | None" = None, *, cores: Cores = "auto"
 ) -> tuple[pd.DataFrame, Facts, "Program"]:
-    """The modelled timeline of a capture and what the simulator counted on the way."""
+    """The modelled timeline of a capture and what the simulator counted on the way.
+
+    Args:
+        capture: an open capture.
+        machine: the chip.
+        scenario: what the command line says; it goes over the capture's own scenario.
+        cores: which cores to simulate and show, as `Simulator.simulate` takes it.
+    """
     from analyzer.llo.reader import read_program
-    from analyzer.simulate import simulate
+    from analyzer.simulate.simulator import as_scenario, simulate
 
     chosen = capture.kernel_program()
     program = read_program(chosen.bundles)
-    result = simulate(program, machine, scenario=scenario, facts=capture.manifest)
+    if scenario is not None:
+        scenario = merged(as_scenario(capture.manifest.get("scenario")), scenario)
+    result = simulate(program, machine, scenario=scenario, facts=capture.manifest, cores=cores)
     facts = Facts(
         static_bundles=program.bundle_count,
         executed_bundles=result.executed_bundles,
         executed=np.asarray(result.executed, dtype=np.int64),
         scenario=result.scenario.name,
+        peers=result.scenario.peers,
         assumed_values=[asdict(value) for value in result.scenario.assumed],
         not_understood=(program.not_understood.count, len(program.instruction_opcode)),
         not_understood_samples=[text for _, text in program.not_understood.samples[:10]],
@@ -198,6 +214,6 @@ def _notes(
     steps = view.steps(timeline)
     if len(steps) > 1:
         notes.append(f"{len(steps)} steps; the one of median length is reported")
-    if len(views) == 1 and (capture.manifest.get("cores") or 1) > 1:
-        notes.append("one core is modelled; its peers are taken to behave alike")
+    if facts.peers and (capture.manifest.get("cores") or len(views)) > 1:
+        notes.append(f"cores: {facts.peers}")
     return notes + list(capture.notes) + facts.notes

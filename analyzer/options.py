@@ -1,6 +1,7 @@
 """What a command line says about the scenario, as the simulator takes it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from analyzer.errors import UsageError
@@ -44,6 +45,20 @@ def scenario_of(values: Mapping[str, str]) -> "Scenario | None":
                 "Known: default, devices, scalars.OPERAND, smem.OPERAND, pops.FILE:LINE, words.ALLOCATION.",
             )
     return Scenario(**parts)
+
+
+def merged(base: "Scenario", given: "Scenario | None") -> "Scenario":
+    """A kernel's own scenario with what the command line says put over it, place by place."""
+    if given is None:
+        return base
+    tables = {table: {**getattr(base, table), **getattr(given, table)} for table in TABLES}
+    return replace(
+        base,
+        name=f"{base.name}, changed by --set",
+        devices=given.devices or base.devices,
+        default=given.default or base.default,
+        **tables,
+    )
 
 
 def _number(name: str, text: str) -> int:

@@ -103,3 +103,14 @@ def test_written_files_have_the_usual_permissions(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
     with pytest.raises(OSError, match="No such file"):
         cache.write_atomically(tmp_path / "missing" / "a", b"x")
+
+
+def test_all_cores_or_one_as_asked(capture):
+    every = analysis.analyze(capture, chip="tpu7x", cores="all")
+    one = analysis.analyze(capture, chip="tpu7x", cores="mirrored")
+    assert every.report["reported"]["cores_in_timeline"] == len(every.report["hbm"]["per_core"]) > 1
+    assert one.report["reported"]["cores_in_timeline"] == 1
+    assert any("mirrored" in note for note in one.report["notes"])
+    assert any("all" in note and "simulated" in note for note in every.report["notes"])
+    ends = [c["bubble_ps"] for c in every.report["hbm"]["per_core"]]
+    assert len(ends) == every.report["reported"]["cores_in_timeline"]
