@@ -125,11 +125,13 @@ def bubbles_diagram(
         ("collective", "collective", talk),
     ):
         compute += _blocks(part, kind, label, least)
-    idle = intervals.subtraction(intervals.complement(work_shown, start, end), talk)
-    compute += _blocks(idle, "wait", "wait", least)
+    waiting = intervals.subtraction(intervals.subtraction(simplify(stalled, 2 * BLOCKS), work_shown), talk)
+    compute += _blocks(waiting, "wait", "wait", least)
+    # Where the capture cannot see transfers, their absence is no bubble.
+    idle = intervals.complement(load_shown, start, end) if index.lane("hbm_read") else intervals.EMPTY
     lanes = {
         "LOAD": _blocks(load_shown, "transfer", "HBM → VMEM", least)
-        + _blocks(intervals.complement(load_shown, start, end), "bubble", "bubble", least),
+        + _blocks(idle, "bubble", "bubble", least),
         "COMPUTE": compute,
         "STORE": _blocks(simplify(store), "write", "VMEM → HBM", 0),
     }
@@ -156,12 +158,14 @@ def _regimes(start: int, end: int, load: intervals.Intervals, work: intervals.In
 
 
 def phase_kind(index: TimelineIndex, start: int, end: int) -> str:
-    """What mostly happens in a phase: "collective", "matrix" or "vector"."""
+    """What mostly happens in a phase: "collective", "matrix", "vector", or "scalar" where it is not seen."""
     window = max(1, end - start)
     stalled = union(index, ("wait",), start, end)
     ici = union(index, ("ici_send", "ici_recv"), start, end)
     if intervals.measure(intervals.intersection(stalled, ici)) > 0.5 * window:
         return "collective"
+    if index.lane("mxu") is None and index.lane("vector") is None:
+        return "scalar"
     return "matrix" if intervals.measure(union(index, ("mxu",), start, end)) > 0.1 * window else "vector"
 
 
@@ -190,10 +194,14 @@ def prefetch_diagram(index: TimelineIndex, number: int, provenance: str = "unkno
         for b in phases
     ]
     groups, needed = _copies(index, layer.start, end)
-    transfers, arrows = [], []
-    for (name, start, stop), when in zip(groups, needed, strict=True):
-        ahead = when is not None and when >= layer.end and start < layer.end
+    transfers: list[Block] = []
+    arrows: list[Arrow] = []
+    for (name, begin, stop), when in zip(groups, needed, strict=True):
+        ahead = when is not None and when >= layer.end and begin < layer.end
         label = f"{name} (next)" if ahead else name
+        start = max(begin, transfers[-1].end) if transfers else begin  # queues of a trace may overlap
+        if start >= stop:
+            continue
         transfers.append(
             Block(start, stop, "write" if ahead else "transfer", label, text.duration(stop - start))
         )

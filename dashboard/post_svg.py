@@ -21,6 +21,7 @@ _LEGEND = (
     ("matrix", "matrix work"),
     ("vector", "vector work"),
     ("collective", "collective"),
+    ("scalar", "work of unknown kind"),
     ("wait", "wait"),
     ("bubble", "bubble: HBM idle"),
 )
@@ -148,8 +149,13 @@ def _axis(sheet: _Sheet, y: float, to_scale: bool) -> None:
     for time in ticks(sheet.diagram.start, sheet.diagram.end):
         x = sheet.scale(time)
         picture.line([(x, y - 4), (x, y)], stroke=muted)
-        picture.text(x, y + 14, f"{time / 1e6:,.4g}", fill=muted, size=12)
+        picture.text(x, y + 14, _tick(time), fill=muted, size=12)
     picture.text(_LEFT - 12, y + 14, "time (µs)", fill=muted, anchor="end", size=12)
+
+
+def _tick(time: int) -> str:
+    value = time / 1e6
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def ticks(start: int, end: int, wanted: int = 9) -> list[int]:

@@ -45,7 +45,7 @@ def duration(picoseconds: float | None) -> str:
     if _missing(picoseconds):
         return UNKNOWN
     value = float(picoseconds)  # type: ignore[arg-type]
-    for unit, scale in (("ms", 1e9), ("µs", 1e6), ("ns", 1e3)):
+    for unit, scale in (("s", 1e12), ("ms", 1e9), ("µs", 1e6), ("ns", 1e3)):
         if abs(value) >= scale:
             return f"{value / scale:.4g} {unit}"
     return f"{value:.4g} ps"
