@@ -77,7 +77,10 @@ def show(program: "FileProgram", query: Query, executed: np.ndarray | None = Non
         "offset": query.offset,
         "capacity": _capacity(program),
         "bundles": [_entry(program, int(b), used[b], names[phase[b]], executed) for b in page],
-        "loops": [_loop_entry(i, loop, executed) for i, loop in enumerate(program.loops)],
+        "loops": [
+            _loop_entry(i, loop, program.trip_counts[loop.start], executed)
+            for i, loop in enumerate(program.loops)
+        ],
         "not_understood": {
             "instructions": lost.count,
             "of": len(program.instruction_opcode) + lost.count,
@@ -156,13 +159,14 @@ def _entry(
     }
 
 
-def _loop_entry(index: int, loop: Loop, executed: np.ndarray | None) -> dict[str, Any]:
+def _loop_entry(index: int, loop: Loop, trips: int | None, executed: np.ndarray | None) -> dict[str, Any]:
     return {
         "loop": index,
         "start": loop.start,
         "end": loop.end,
         "depth": loop.depth,
         "bundles": loop.end - loop.start + 1,
+        "trip_count": trips,
         "iterations": int(executed[loop.start]) if executed is not None else None,
     }
 

@@ -25,6 +25,9 @@ def show_verb(
     output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
     program: Annotated[str | None, typer.Option(help="Program of the dump to list.")] = None,
     chip: Annotated[str | None, typer.Option(help="tpu7x, v6e, v5p, v5e: where the dump is silent.")] = None,
+    facts: Annotated[
+        str | None, typer.Option(metavar="program|loop|phase|source", help="Static facts instead.")
+    ] = None,
     counts: Annotated[bool, typer.Option(help="Execute the program to say how often bundles run.")] = True,
 ) -> None:
     """List compiled bundles with unit occupancy, source lines, phases and executed counts."""
@@ -46,7 +49,12 @@ def show_verb(
         from analyzer.executed import executed_counts
 
         executed, why = executed_counts(opened, code)
-    listing = show(code, query, executed)
+    if facts is not None:
+        from analyzer.show_facts import facts_listing, render_facts
+
+        listing, render = facts_listing(code, facts, executed, limit, offset), render_facts
+    else:
+        listing, render = show(code, query, executed), render_text
     listing["capture"] = str(capture)
     listing["notes"] = [*opened.notes, *([why] if why else []), *listing["notes"]]
     if output_format == "json":
@@ -54,4 +62,4 @@ def show_verb(
 
         typer.echo(json.dumps(listing, indent=1))
     else:
-        typer.echo(render_text(listing, colour=sys.stdout.isatty()), nl=False)
+        typer.echo(render(listing, colour=sys.stdout.isatty()), nl=False)

@@ -8,7 +8,7 @@ _RUNS = re.compile(rb"(?:/\*[^*/]*+)++|(?:\*/[^*/]*+)++")
 
 def comment_end(text: str, position: int) -> int:
     """Offset after the comment that opens at `position`; -1 where it is never closed."""
-    closing = text.find("*/", position)
+    closing = text.find("*/", position + 2)
     if closing < 0:
         return -1
     if text.find("/*", position + 2, closing) < 0:

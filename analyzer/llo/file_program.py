@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from analyzer.llo import decode, flow, opcodes, scan
+from analyzer.llo.allocations import Allocation, allocations
+from analyzer.llo.dataflow import Scalars
 from analyzer.llo.generation import (
     DELAY_SLOTS,
     generation_of_chip,
@@ -29,6 +31,7 @@ from analyzer.llo.program import (
     SourceSpan,
     Unit,
 )
+from analyzer.llo.trips import trip_count
 
 _FILE_NAME = re.compile(r"^(?:\w+-)??(?:\d{10,}-)?(?P<name>.*?)-?\d+-final_bundles\.txt$")
 _SCALAR_UNITS = frozenset((Unit.SALU, Unit.DMA, Unit.SYNC, Unit.PSEUDO, Unit.UNKNOWN))
@@ -162,6 +165,21 @@ class FileProgram(Program):
         out = np.zeros(len(self.instruction_opcode), bool)
         out[owner[np.isin(which, list(locations))]] = True
         return out
+
+    @cached_property
+    def scalars(self) -> Scalars:
+        """Static answers about the scalars."""
+        return Scalars(self)
+
+    @cached_property
+    def trip_counts(self) -> dict[int, int | None]:
+        """How often each loop runs per entry, by its first bundle; None where the code does not fix it."""
+        return {loop.start: trip_count(self, loop, self.scalars) for loop in self.loops}
+
+    @cached_property
+    def allocations(self) -> list[Allocation]:
+        """The memory that the bundles name, with sizes where an unbundled pass beside them has them."""
+        return allocations(self)
 
     @cached_property
     def pointer_moves(self) -> list[int]:

@@ -21,7 +21,7 @@ from pathlib import Path
 TOPOLOGIES = {"tpu7x": "tpu7x:2x2x1", "v6e": "v6e:2x2", "v5p": "v5p:2x2x1", "v5e": "v5e:2x2"}
 LABELS = (
     "(final_bundles|trace-markers|final_hlo-static-per-bundle-utilization|critical-path"
-    "|hlo-static-bundle-profile|static-gaps)"
+    "|hlo-static-bundle-profile|static-gaps|post-scalar-select-transform)"
 )
 
 Built = tuple[Callable, tuple]
