@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.machine import Machine
+from analyzer.simulate.residency import Resident
 from analyzer.simulate.scenario import Assumption
 
 
@@ -44,18 +45,19 @@ class Simulation:
     """One modelled step.
 
     Attributes:
-        build_timeline: makes `timeline`, which is built when first asked for.
+        build_timeline, build_residency: make `timeline` and `residency` when first asked for.
         step_time_ps: end of the last core's program.
         executed: int64[B], executions of each bundle on core 0 of the timeline.
         loop_trips: per loop of the program.
         semaphores: core -> {semaphore: value at the exit}; all zero, or the simulation would have failed.
         operand_bytes: HBM operand index -> (bytes read, bytes written) by core 0.
         messages, sent_bytes: remote copies and signals sent by core 0.
-        exposed_wait_ps: phase -> stalled time of core 0.
+        exposed_wait_ps: phase -> stalled time of core 0. phases: every phase path of core 0.
         notes: what a reader must know.
     """
 
     build_timeline: Callable[[], pd.DataFrame]
+    build_residency: Callable[[], list[Resident]]
     step_time_ps: int
     executed: np.ndarray
     static_bundles: int
@@ -66,6 +68,7 @@ class Simulation:
     messages: int
     sent_bytes: int
     exposed_wait_ps: dict[str, int]
+    phases: tuple[str, ...]
     scenario: ScenarioRecord
     machine: Machine
     core_end_ps: dict[int, int]
@@ -78,3 +81,8 @@ class Simulation:
     def timeline(self) -> pd.DataFrame:
         """Table of spans (analyzer/timeline.py) of all simulated cores."""
         return self.build_timeline()
+
+    @cached_property
+    def residency(self) -> list[Resident]:
+        """What the copies brought into VMEM, and how long it was of use."""
+        return self.build_residency()

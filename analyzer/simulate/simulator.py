@@ -26,6 +26,7 @@ from analyzer.simulate.execute import Core, CoreTrace
 from analyzer.simulate.issue import IssueModel, MxuUse
 from analyzer.simulate.layout import HBM_BASE
 from analyzer.simulate.log import CoreLog
+from analyzer.simulate.residency import buffer_history
 from analyzer.simulate.result import LoopTrips, ScenarioRecord, Simulation
 from analyzer.simulate.scenario import Scenario, merge_assumptions
 from analyzer.simulate.schedule import CoreRun, RunOptions
@@ -180,6 +181,11 @@ class Simulator:
             treated = f"all {len(runs)} cores simulated"
         return Simulation(
             build_timeline=lambda: self._timeline(logs, shown, issue, machine, facts),
+            build_residency=lambda: [
+                stay
+                for rank in shown
+                for stay in buffer_history(self.compiled, logs[rank], machine.cycle_ps)[1]
+            ],
             step_time_ps=round(max(log.end for log in logs.values())),
             executed=executed,
             static_bundles=self.program.bundle_count,
@@ -190,6 +196,7 @@ class Simulator:
             messages=len(messages),
             sent_bytes=sum(t.bytes for t in messages),
             exposed_wait_ps=dict(exposed),
+            phases=tuple(dict.fromkeys(phase for phase, _ in first.contexts)),
             scenario=ScenarioRecord(
                 scenario.name,
                 merge_assumptions([run.core.assumptions for run in runs]),

@@ -1,28 +1,20 @@
 """From a core's log to rows of the timeline."""
 
-from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from analyzer import timeline
-from analyzer.llo.program import Unit
-from analyzer.simulate.buffers import BufferUse, extent
 from analyzer.simulate.compiled import Compiled
 from analyzer.simulate.issue import IssueModel
-from analyzer.simulate.layout import GRANULES_PER_ROW
 from analyzer.simulate.log import CoreLog, Transfer
+from analyzer.simulate.residency import buffer_history
 from analyzer.simulate.sites import Op
+from analyzer.simulate.work import WorkSpans
 from analyzer.timeline import Kind, Provenance, Track
 
-_MATRIX_GAP, _VECTOR_GAP = 24, 12  # bundles without such work that do not end a span
 _NAME = list(timeline.COLUMNS).index("name")
-_MERGE_CYCLES = 64  # spans of one kind and phase closer than this become one
-_VECTOR_UNITS = (Unit.VALU, Unit.XLU, Unit.EUP)
-_MEMORY_UNITS = (Unit.VLOAD, Unit.VSTORE)
 
 
 class Table:
@@ -74,79 +66,6 @@ class Table:
         return pd.DataFrame(series)
 
 
-class UnitRuns:
-    """Per block: runs of bundles that do matrix, vector or only scalar work."""
-
-    def __init__(self, compiled: Compiled) -> None:
-        program = compiled.program
-        units = np.array([_unit_code(u) for u in program.opcode_units], dtype=np.int8)
-        codes = units[program.instruction_opcode]
-        bundle = np.repeat(np.arange(program.bundle_count), np.diff(program.bundle_first))
-        self.matrix = np.zeros(program.bundle_count, bool)
-        self.vector = np.zeros(program.bundle_count, bool)
-        self.memory = np.zeros(program.bundle_count, bool)
-        self.matrix[bundle[codes == 1]] = True
-        self.vector[bundle[codes == 2]] = True
-        self.memory[bundle[codes == 3]] = True
-        self.blocks = program.blocks
-        self._known: dict[tuple[int, int], list[tuple[Track, Kind, int, int]]] = {}
-
-    def runs(self, first: int, last: int) -> list[tuple[Track, Kind, int, int]]:
-        """(track, kind, first bundle, one past the last) within bundles first..last (half-open)."""
-        key = (first, last)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._compute(first, last)
-        return found
-
-    def _compute(self, first: int, last: int) -> list[tuple[Track, Kind, int, int]]:
-        matrix = _runs(self.matrix[first:last], _MATRIX_GAP)
-        inside = np.zeros(last - first, bool)
-        for a, b in matrix:
-            inside[a:b] = True
-        vector_mask = self.vector[first:last] | (self.memory[first:last] & ~inside)
-        vector = _runs(vector_mask, _VECTOR_GAP)
-        for a, b in vector:
-            inside[a:b] = True
-        scalar = _runs(~inside, 0)
-        return (
-            [(Track.MXU, Kind.MATRIX, first + a, first + b) for a, b in matrix]
-            + [(Track.VECTOR, Kind.VECTOR, first + a, first + b) for a, b in vector]
-            + [(Track.SCALAR, Kind.VECTOR, first + a, first + b) for a, b in scalar]
-        )
-
-
-def _unit_code(unit: Unit) -> int:
-    if unit is Unit.MXU:
-        return 1
-    if unit in _VECTOR_UNITS:
-        return 2
-    return 3 if unit in _MEMORY_UNITS else 0
-
-
-def _runs(mask: np.ndarray, gap: int) -> list[tuple[int, int]]:
-    """Half-open runs of True, joined over at most `gap` False."""
-    where = np.flatnonzero(mask)
-    if not len(where):
-        return []
-    breaks = np.flatnonzero(np.diff(where) > gap + 1)
-    starts = where[np.concatenate(([0], breaks + 1))]
-    ends = where[np.concatenate((breaks, [len(where) - 1]))] + 1
-    return list(zip(starts.tolist(), ends.tolist(), strict=True))
-
-
-@dataclass(slots=True)
-class _Open:
-    """A span of work that the next piece may still extend."""
-
-    kind: Kind
-    start: float
-    end: float
-    first: int
-    last: int
-    context: int
-
-
 class SpanWriter:
     """Writes the rows of all cores into one table."""
 
@@ -161,7 +80,7 @@ class SpanWriter:
         self.compiled, self.issue, self.cycle_ps = compiled, issue, cycle_ps
         self.names, self.tags = names, tags
         self.table = Table()
-        self.runs = UnitRuns(compiled)
+        self.work_spans = WorkSpans(compiled, cycle_ps)
 
     def _place(self, log: CoreLog, context: int) -> dict[str, Any]:
         phase, layer = log.contexts[context]
@@ -285,43 +204,7 @@ class SpanWriter:
 
     def _free_times(self, log: CoreLog) -> list[float | None]:
         """Per transfer, when its destination in VMEM was free before it was issued."""
-        layout, cycle = self.compiled.layout, self.cycle_ps
-        use = BufferUse(layout)
-        touches = iter(log.touches)
-        touch = next(touches, None)
-        free: list[float | None] = []
-        for index, transfer in enumerate(log.transfers):
-            while touch is not None and touch[2] <= index:
-                self._apply_touch(log, touch, use, cycle)
-                touch = next(touches, None)
-            found: float | None = None
-            if transfer.destination >= 0 and layout.space_of(transfer.destination) == "vmem":
-                size = transfer.bytes // 32
-                high = transfer.destination + extent(size, transfer.strides, destination=True)
-                if transfer.peer < 0:
-                    found = use.free(transfer.destination, high)
-                    if found is not None:
-                        found = min(found, transfer.issued)
-                    use.use(transfer.destination, high, transfer.end)
-            if transfer.source >= 0 and layout.space_of(transfer.source) == "vmem":
-                size = transfer.bytes // 32
-                high = transfer.source + extent(size, transfer.strides, destination=False)
-                use.use(transfer.source, high, transfer.source_end)
-            free.append(found)
-        return free
-
-    def _apply_touch(
-        self, log: CoreLog, touch: tuple[Any, float, int, int], use: BufferUse, cycle: float
-    ) -> None:
-        event, base, _, visit = touch
-        site = self.compiled.sites[event[0]]
-        block = log.visit_block[visit]
-        offsets = log.visit_cycles[visit].offset
-        first = self.compiled.program.blocks[block].start
-        for one in site.touches:
-            row = 0 if one.base is None else event[one.base + 1]
-            time = base + (offsets[one.last - first] + 1) * cycle
-            use.use((row + one.low) * GRANULES_PER_ROW, (row + one.high) * GRANULES_PER_ROW, time)
+        return buffer_history(self.compiled, log, self.cycle_ps)[0]
 
     # -- waits, work and regions ----------------------------------------------------------------
 
@@ -352,90 +235,20 @@ class SpanWriter:
             )
 
     def work(self, log: CoreLog) -> None:
-        """Rows of matrix, vector and scalar work, joined where they touch within one phase."""
-        open_spans: dict[Track, _Open] = {}
-        tolerance = _MERGE_CYCLES * self.cycle_ps
-
-        def flush(track: Track) -> None:
-            found = open_spans.pop(track, None)
-            if found is None:
-                return
-            begin = round(found.start)
+        """Rows of a core's matrix, vector and scalar work."""
+        for span in self.work_spans.of(log):
+            begin = round(span.start)
             self.table.add(
-                track=track,
-                kind=found.kind,
-                name=str(track),
+                track=span.track,
+                kind=span.kind,
+                name=str(span.track),
                 start_ps=begin,
-                duration_ps=round(found.end) - begin,
-                bundle_first=found.first,
-                bundle_last=found.last,
+                duration_ps=round(span.end) - begin,
+                bundle_first=span.first,
+                bundle_last=span.last,
                 source="",
-                **self._place(log, found.context),
+                **self._place(log, span.context),
             )
-
-        for start, offsets, block_first, first, last, context, total, after_stall in self._pieces(log):
-            if after_stall:
-                for track in list(open_spans):
-                    flush(track)
-            if context in log.removed:
-                continue
-            for track, kind, a, b in self.runs.runs(first, last):
-                begin = start + offsets[a - block_first] * self.cycle_ps
-                end_cycle = offsets[b - block_first] if b - block_first < len(offsets) else total
-                end = start + end_cycle * self.cycle_ps
-                found = open_spans.get(track)
-                if found is not None and found.context == context and begin - found.end <= tolerance:
-                    found.end = end
-                    found.first, found.last = min(found.first, a), max(found.last, b - 1)
-                    continue
-                flush(track)
-                open_spans[track] = _Open(kind, begin, end, a, b - 1, context)
-        for track in list(open_spans):
-            flush(track)
-
-    def _pieces(self, log: CoreLog) -> list[tuple[float, list[float], int, int, int, int, float, bool]]:
-        """Executed stretches without a stall or change of phase inside.
-
-        Each: (time of the block's start with the stalls so far, cycle offsets of the block, its first
-        bundle, first bundle, one past the last, context, cycles of the block, a stall ended just before).
-        """
-        cuts: dict[int, list[tuple[float, int, int, float]]] = defaultdict(list)
-        sites = self.compiled.sites
-        for site, start, end, _, context, visit in log.stalls:
-            cuts[visit].append((start, sites[site].bundle, context, end - start))
-        for time, visit, site, context, shift in log.marks:
-            cuts[visit].append((time, sites[site].bundle, context, shift))
-        pieces = []
-        context = 0
-        blocks = self.compiled.program.blocks
-        for visit, (index, start) in enumerate(zip(log.visit_block, log.visit_start, strict=True)):
-            block = blocks[index]
-            cycles = log.visit_cycles[visit]
-            first, base, after_stall = block.start, start, False
-            if visit in cuts:
-                for _, bundle, new_context, stall in sorted(cuts[visit], key=lambda c: c[0]):
-                    if bundle > first:
-                        pieces.append(
-                            (
-                                base,
-                                cycles.offset,
-                                block.start,
-                                first,
-                                bundle,
-                                context,
-                                cycles.total,
-                                after_stall,
-                            )
-                        )
-                        after_stall = False
-                    base += stall
-                    after_stall |= stall != 0
-                    first, context = bundle, new_context
-            if block.end > first:
-                pieces.append(
-                    (base, cycles.offset, block.start, first, block.end, context, cycles.total, after_stall)
-                )
-        return pieces
 
     def regions(self, log: CoreLog) -> None:
         """Rows of the scopes: one per time a phase or a layer was entered."""

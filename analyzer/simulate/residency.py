@@ -1,0 +1,114 @@
+"""What lies in which VMEM buffer from when to when: from the first byte of a copy to its last use.
+
+Uses are vector loads and stores and copies out. A buffer that is overwritten ends what lay in it; what
+the program computes into VMEM itself is not followed.
+"""
+
+from dataclasses import dataclass
+
+from analyzer.simulate.buffers import BufferUse, extent
+from analyzer.simulate.compiled import Compiled
+from analyzer.simulate.layout import GRANULE, GRANULES_PER_ROW
+from analyzer.simulate.log import CoreLog
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """One copy's stay in VMEM.
+
+    buffer: `#allocation12`; offset_bytes: of its first byte in the buffer; bytes: extent it occupies;
+    transfer: index into the core's transfers; start_ps: its bytes begin to arrive; end_ps: last use before
+    it was overwritten or the program ended (its arrival, where nothing used it).
+    """
+
+    core: int
+    buffer: str
+    offset_bytes: int
+    bytes: int
+    transfer: int
+    start_ps: int
+    end_ps: int
+
+
+def buffer_history(
+    compiled: Compiled, log: CoreLog, cycle_ps: float
+) -> tuple[list[float | None], list[Resident]]:
+    """Walks transfers and vector accesses in the order of issue.
+
+    Returns:
+        (per transfer, when its destination in VMEM was free before it was issued, None where that is not
+        known; every stay of copied data in VMEM).
+    """
+    layout = compiled.layout
+    use = BufferUse(layout)
+    touches = iter(log.touches)
+    touch = next(touches, None)
+    free: list[float | None] = []
+    here: dict[tuple[int, int], int] = {}
+    stays: list[Resident] = []
+
+    def leaves(place: tuple[int, int]) -> None:
+        index = here.pop(place)
+        transfer = log.transfers[index]
+        placed = layout.find("vmem", place[0])
+        last = use.free(*place)
+        if placed is None or last is None:
+            return
+        stays.append(
+            Resident(
+                core=log.rank,
+                buffer=placed.name,
+                offset_bytes=(place[0] - placed.start) * GRANULE,
+                bytes=(place[1] - place[0]) * GRANULE,
+                transfer=index,
+                start_ps=round(transfer.start),
+                end_ps=round(max(last, transfer.end)),
+            )
+        )
+
+    for index, transfer in enumerate(log.transfers):
+        while touch is not None and touch[2] <= index:
+            _apply_touch(compiled, log, touch, use, cycle_ps)
+            touch = next(touches, None)
+        found: float | None = None
+        if (
+            transfer.destination >= 0
+            and layout.space_of(transfer.destination) == "vmem"
+            and transfer.peer < 0
+        ):
+            low = transfer.destination
+            high = low + extent(transfer.bytes // GRANULE, transfer.strides, destination=True)
+            found = use.free(low, high)
+            if found is not None:
+                found = min(found, transfer.issued)
+            for place in [p for p in here if p[0] < high and low < p[1]]:
+                leaves(place)
+            here[low, high] = index
+            use.use(low, high, transfer.end)
+        if transfer.source >= 0 and layout.space_of(transfer.source) == "vmem":
+            low = transfer.source
+            high = low + extent(transfer.bytes // GRANULE, transfer.strides, destination=False)
+            use.use(low, high, transfer.source_end)
+        free.append(found)
+    while touch is not None:
+        _apply_touch(compiled, log, touch, use, cycle_ps)
+        touch = next(touches, None)
+    for place in list(here):
+        leaves(place)
+    return free, stays
+
+
+def _apply_touch(
+    compiled: Compiled,
+    log: CoreLog,
+    touch: tuple[tuple[int, ...], float, int, int],
+    use: BufferUse,
+    cycle: float,
+) -> None:
+    event, base, _, visit = touch
+    offsets = log.visit_cycles[visit].offset
+    first = compiled.program.blocks[log.visit_block[visit]].start
+    for one in compiled.sites[event[0]].touches:
+        row = 0 if one.base is None else event[one.base + 1]
+        time = base + (offsets[one.last - first] + 1) * cycle
+        use.use((row + one.low) * GRANULES_PER_ROW, (row + one.high) * GRANULES_PER_ROW, time)
