@@ -16,8 +16,26 @@ from megakernels.common.delta_rule import causal_conv, l2_normalize
 from megakernels.common.gemv import LANES
 from megakernels.hooks import phase, tag
 from megakernels.k3.channel_rule import ChannelRow, channel_replay, channel_step
-from megakernels.k3.kda_refs import Core
+from megakernels.k3.mixer import Core, Mixer, block_of
 from megakernels.k3.plan import ROWS
+from megakernels.k3.stream import Stream
+
+
+def kda_mixer() -> Mixer:
+    """The KDA mixer, for `mixer.mixer_kernel`."""
+    return Mixer(("constants", "decay_out"), begin, run, end)
+
+
+def begin(core: Core) -> None:
+    """Request the first layer's state; clear rows that nobody writes, for they are multiplied along."""
+    load_state(core, 0, 0)
+    for padded in (core.vmem.convolved, core.vmem.delta_out):
+        padded[...] = jnp.zeros_like(padded)
+
+
+def end(core: Core) -> None:
+    """Wait for the last layer's state to leave."""
+    await_state_written(core, (core.plan.layers - 1) % 2)
 
 
 def load_state(core: Core, index: Any, turn: Any) -> None:
@@ -28,21 +46,18 @@ def load_state(core: Core, index: Any, turn: Any) -> None:
 
 def await_state_written(core: Core, turn: Any) -> None:
     """Wait until the state last written from `turn` has left it."""
-    v, state = core.vmem, core.out.state
+    v, state = core.vmem, core.state
     for here, there in ((v.recurrent, state.recurrent), (v.conv, state.conv)):
         pltpu.make_async_copy(here.at[turn], there.at[0], v.state_out.at[turn]).wait()
     if core.plan.verify:
         pltpu.make_async_copy(v.correction.at[turn], state.correction.at[0], v.state_out.at[turn]).wait()
 
 
-def kda_mixer(core: Core, index: Any, turn: Any) -> None:
-    """`mixed` = the gated, normalized outputs of KDA layer `index`, its state moved on by the step's rows.
-
-    Args:
-        core: The core's view; `projected` is set.
-        index: Number among the KDA layers.
-        turn: `index` modulo 2: which of each pair of buffers is the layer's.
-    """
+def run(core: Core, index: Any, turn: Any, stream: Stream) -> Stream:
+    """`mixed` = the gated, normalized outputs of KDA layer `index`, its state moved on by the step's rows."""
+    v = core.vmem
+    with phase("in_proj"):
+        stream = core.multiply(stream, core.plan.kda_in, lambda: v.rows[turn], v.projected)
     p = core.plan
     with phase("state_in"):
         for _, copy in _state_copies(core, 0, turn):
@@ -62,10 +77,11 @@ def kda_mixer(core: Core, index: Any, turn: Any) -> None:
         _write_rest(core, index, turn)
     with phase("out_norm"):
         _gated_norm(core, turn)
+    return stream
 
 
 def _state_copies(core: Core, index: Any, turn: Any) -> list[tuple[str, Any]]:
-    v, state = core.vmem, core.out.state
+    v, state = core.vmem, core.state
     pairs = [("recurrent", state.recurrent, v.recurrent), ("conv", state.conv, v.conv)]
     if core.plan.verify:
         pairs.append(("correction", state.correction, v.correction))
@@ -92,7 +108,7 @@ def _convolve(core: Core, turn: Any) -> None:
     for block in range(p.conv_blocks):
         columns = slice(block * LANES, (block + 1) * LANES)
         taps = [core.constant(f"tap{t}", turn)[:, columns] for t in range(c.conv_taps)]
-        now = core.projected(block)
+        now = block_of(core.vmem.projected, block)
         if p.verify:
             kept = [v.conv[turn, block, pl.ds(core.hbm.accepted[0] + t, 1)] for t in range(past)]
             line = jnp.concatenate([*kept, now], axis=0)
@@ -115,14 +131,14 @@ def _convolve(core: Core, turn: Any) -> None:
 def _gates(core: Core, turn: Any) -> None:
     """Decay factors exp(bound sigmoid(exp(A_log) (f_b f_a x + dt_bias))), and beta = sigmoid(W_b x)."""
     p, v = core.plan, core.vmem
-    inner = core.projected(4 * p.heads).astype(jnp.bfloat16)
+    inner = block_of(core.vmem.projected, 4 * p.heads).astype(jnp.bfloat16)
     for head in range(p.heads):
         columns = slice(head * LANES, (head + 1) * LANES)
         raw = jnp.dot(inner, v.decay_out[turn, :, columns], preferred_element_type=jnp.float32)
         raw = raw.astype(jnp.bfloat16).astype(jnp.float32) + core.constant("dt_bias", turn)[:, columns]
         rate = core.constant("rate", turn)[:, columns]
         v.decays[head] = jnp.exp(p.config.decay_bound * jax.nn.sigmoid(rate * raw))
-    v.betas[...] = jax.nn.sigmoid(core.projected(4 * p.heads + 1))
+    v.betas[...] = jax.nn.sigmoid(block_of(core.vmem.projected, 4 * p.heads + 1))
 
 
 def _row(core: Core, turn: Any, row: Any) -> None:
@@ -161,13 +177,13 @@ def _replay(core: Core, turn: Any) -> None:
 
 
 def _write_recurrent(core: Core, index: Any, turn: Any) -> None:
-    v, state = core.vmem, core.out.state
+    v, state = core.vmem, core.state
     copy = pltpu.make_async_copy(v.recurrent.at[turn], state.recurrent.at[index], v.state_out.at[turn])
     tag(copy, "recurrent").start()
 
 
 def _write_rest(core: Core, index: Any, turn: Any) -> None:
-    v, state, left = core.vmem, core.out.state, core.vmem.state_out.at[turn]
+    v, state, left = core.vmem, core.state, core.vmem.state_out.at[turn]
     if core.plan.verify:
         copy = pltpu.make_async_copy(v.correction.at[turn], state.correction.at[index], left)
         tag(copy, "correction").start()
@@ -183,6 +199,6 @@ def _gated_norm(core: Core, turn: Any) -> None:
     for head in range(p.heads):
         value = v.delta_out[head].astype(jnp.bfloat16).astype(jnp.float32)
         scale = lax.rsqrt(jnp.mean(value * value, axis=-1, keepdims=True) + p.config.norm_eps)
-        gate = jax.nn.sigmoid(core.projected(3 * p.heads + head))
+        gate = jax.nn.sigmoid(block_of(core.vmem.projected, 3 * p.heads + head))
         columns = slice(head * LANES, (head + 1) * LANES)
         v.mixed[:, columns] = (value * scale * weight * gate).astype(jnp.bfloat16)

@@ -6,7 +6,7 @@ import numpy as np
 
 from megakernels.common.gemv import LANES, stack_columns
 from megakernels.k3.kda_state import split_channels
-from megakernels.k3.plan import Matrix, MixerPlan
+from megakernels.k3.plan import KdaPlan, Matrix
 
 type Tensors = Mapping[str, np.ndarray]
 
@@ -22,7 +22,7 @@ def cut(matrix: Matrix, values: np.ndarray) -> np.ndarray:
     return np.stack([stack_columns(piece) for piece in pieces])
 
 
-def pack_in(plan: MixerPlan, p: Tensors, core: int) -> np.ndarray:
+def pack_in(plan: KdaPlan, p: Tensors, core: int) -> np.ndarray:
     """Tiles of q | k | v | gate | f_a | b, b padded with zero columns."""
     wide = [heads_of(p[f"{name}_proj.weight"], plan.cores, core) for name in "qkvg"]
     beta = heads_of(p["b_proj.weight"], plan.cores, core)
@@ -30,12 +30,12 @@ def pack_in(plan: MixerPlan, p: Tensors, core: int) -> np.ndarray:
     return cut(plan.kda_in, np.concatenate([*wide, p["f_a_proj.weight"], beta, padding]).T)
 
 
-def pack_out(plan: MixerPlan, p: Tensors, core: int) -> np.ndarray:
+def pack_out(plan: KdaPlan, p: Tensors, core: int) -> np.ndarray:
     """Tiles of the rows of o_proj that a core's heads feed."""
-    return cut(plan.kda_out, heads_of(p["o_proj.weight"].T, plan.cores, core))
+    return cut(plan.mixer_out, heads_of(p["o_proj.weight"].T, plan.cores, core))
 
 
-def pack_constants(plan: MixerPlan, p: Tensors, core: int) -> np.ndarray:
+def pack_constants(plan: KdaPlan, p: Tensors, core: int) -> np.ndarray:
     """A layer's constants row `[1, width]`."""
     c = plan.config
     taps = np.concatenate([p[f"{name}_conv1d.weight"][:, 0] for name in "qkv"]).T
@@ -50,12 +50,12 @@ def pack_constants(plan: MixerPlan, p: Tensors, core: int) -> np.ndarray:
     return row
 
 
-def pack_decay_out(plan: MixerPlan, p: Tensors, core: int) -> np.ndarray:
+def pack_decay_out(plan: KdaPlan, p: Tensors, core: int) -> np.ndarray:
     """f_b of a core's heads, `[128, heads * 128]`."""
     return np.ascontiguousarray(heads_of(p["f_b_proj.weight"], plan.cores, core).T)
 
 
-def pack_layers(plan: MixerPlan, layers: list[Tensors]) -> dict[str, np.ndarray]:
+def pack_layers(plan: KdaPlan, layers: list[Tensors]) -> dict[str, np.ndarray]:
     """The weight operands by name, float32, leading axes core and layer.
 
     Args:
@@ -66,7 +66,7 @@ def pack_layers(plan: MixerPlan, layers: list[Tensors]) -> dict[str, np.ndarray]
         "constants": pack_constants,
         "decay_out": pack_decay_out,
         "kda_in": pack_in,
-        "kda_out": pack_out,
+        "mixer_out": pack_out,
     }
     return {
         name: np.stack([np.stack([packer(plan, p, core) for p in layers]) for core in range(plan.cores)])

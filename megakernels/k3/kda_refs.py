@@ -1,19 +1,13 @@
 """The arrays a stack of KDA mixers takes, and what a core keeps on chip while it runs."""
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax.experimental.pallas import tpu as pltpu
 
-from megakernels.common.exchange import Exchange, ExchangeScratch
 from megakernels.common.gemv import LANES
 from megakernels.common.ring import RingScratch, ring_scratch
-from megakernels.k3.plan import ROWS, MixerPlan
-from megakernels.k3.stream import WeightStream
-
-AXIS = "core"
+from megakernels.k3.plan import ROWS, KdaPlan
 
 
 class Operands(NamedTuple):
@@ -24,7 +18,7 @@ class Operands(NamedTuple):
     constants: Any  # f32 [layers, 1, constants width]
     decay_out: Any  # bf16 [layers, 128, heads * 128]: the decay's second factor
     kda_in: Any  # the tiles: bf16 [layers, tiles, rows, 128]
-    kda_out: Any
+    mixer_out: Any
 
 
 class KdaState(NamedTuple):
@@ -39,13 +33,6 @@ class KdaState(NamedTuple):
     recurrent: Any
     conv: Any
     correction: Any = None
-
-
-class Results(NamedTuple):
-    """Refs of the results, without the core axis."""
-
-    out: Any  # f32 [layers, 8, hidden]: the mixers' outputs, summed over the cores
-    state: KdaState
 
 
 class Staging(NamedTuple):
@@ -75,12 +62,12 @@ class Staging(NamedTuple):
     correction: Any = None  # f32 [2, correction blocks, 8, 128]: verify only
 
 
-def staging(plan: MixerPlan) -> Staging:
+def staging(plan: KdaPlan) -> Staging:
     """The scratch the call asks for."""
     p, c = plan, plan.config
     f32, bf16 = jnp.float32, jnp.bfloat16
     vmem, dma = pltpu.VMEM, pltpu.SemaphoreType.DMA
-    share = (p.kda_out.tiles, p.rows * p.fold, p.kda_out.columns // p.fold)
+    share = (p.mixer_out.tiles, p.rows * p.fold, p.mixer_out.columns // p.fold)
     return Staging(
         rows=vmem((2, ROWS, c.hidden), bf16),
         constants=vmem((2, 1, p.constants_width), f32),
@@ -105,31 +92,3 @@ def staging(plan: MixerPlan) -> Staging:
         working=vmem((p.heads, LANES, LANES), f32) if p.verify else None,
         correction=vmem((2, p.correction_blocks, ROWS, LANES), f32) if p.verify else None,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Core:
-    """One core's view: sizes, arrays in HBM, arrays on chip, and its two moving parts."""
-
-    plan: MixerPlan
-    hbm: Operands
-    out: Results
-    vmem: Staging
-    weights: WeightStream
-
-    def exchange(self, turn: Any) -> Exchange:
-        """The exchange of the layers of one parity; two used in turn need no further handshake."""
-        v = self.vmem
-        scratch = ExchangeScratch(v.mail.at[turn], v.mail_sent.at[turn], v.mail_arrived.at[turn])
-        return Exchange(AXIS, self.plan.cores, scratch)
-
-    def constant(self, name: str, turn: Any) -> Any:
-        """A small vector of the layer whose constants are in `turn`, `[1, width]` f32."""
-        first, width = self.plan.constants[name]
-        return self.vmem.constants[turn, :, first : first + width]
-
-    def projected(self, block: int) -> jax.Array:
-        """128 columns of the input projection's result, `[8, 128]`, rounded to bfloat16 as the model does."""
-        tile, first = divmod(block * LANES, self.plan.kda_in.columns)
-        columns = self.vmem.projected[tile, :, first : first + LANES]
-        return columns.astype(jnp.bfloat16).astype(jnp.float32)

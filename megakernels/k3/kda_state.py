@@ -10,10 +10,10 @@ import numpy as np
 from megakernels.common.gemv import LANES
 from megakernels.k3.config import K3Config
 from megakernels.k3.kda_refs import KdaState
-from megakernels.k3.plan import ROWS, MixerPlan
+from megakernels.k3.plan import ROWS, KdaPlan
 
 
-def state_shapes(plan: MixerPlan) -> KdaState:
+def state_shapes(plan: KdaPlan) -> KdaState:
     """Shapes and dtypes, leading axes core and layer."""
     lead = (plan.cores, plan.layers)
     correction = None
@@ -40,7 +40,7 @@ def join_channels(array: np.ndarray) -> np.ndarray:
     return np.concatenate([np.concatenate([parts[i] for parts in by_core], -1) for i in range(3)], -1)
 
 
-def from_reference(plan: MixerPlan, recurrent: np.ndarray, conv: np.ndarray) -> KdaState:
+def from_reference(plan: KdaPlan, recurrent: np.ndarray, conv: np.ndarray) -> KdaState:
     """The kernel's state for reference arrays of `plan.layers` layers (see state.State)."""
     by_core = np.stack(np.split(np.asarray(recurrent, np.float32), plan.cores, axis=2))
     inputs = split_channels(plan.config, plan.cores, np.asarray(conv, np.float32)).swapaxes(2, 3)
@@ -54,7 +54,7 @@ def from_reference(plan: MixerPlan, recurrent: np.ndarray, conv: np.ndarray) -> 
     return KdaState(by_core, inputs, correction)
 
 
-def to_reference(plan: MixerPlan, state: KdaState, rows: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def to_reference(plan: KdaPlan, state: KdaState, rows: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Recurrent and conv arrays as the reference has them; of a verify state, those after `rows` rows."""
     recurrent = np.asarray(state.recurrent, np.float64)
     conv = np.asarray(state.conv)

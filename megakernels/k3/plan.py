@@ -49,9 +49,31 @@ class Matrix:
         return self.k * self.n * BF16_BYTES
 
 
+def widest(name: str, k: int, n: int, bank_rows: int) -> Matrix:
+    """Cut `[k, n]` into the widest tiles that a bank holds and that divide n."""
+    pairs = n // MXU_COLUMNS
+    fit = max(1, bank_rows // (2 * k))
+    width = max(w for w in range(1, min(fit, pairs) + 1) if pairs % w == 0)
+    return Matrix(name, k, n, width * MXU_COLUMNS)
+
+
+def check_split(config: K3Config, cores: int, batch: int, verify: bool) -> None:
+    """Refuse sizes that no mixer can be built for.
+
+    Raises:
+        ValueError: Names the size.
+    """
+    if config.heads % cores:
+        raise ValueError(f"{config.name} has {config.heads} heads, which do not split over {cores} ranks")
+    if batch not in {1, 2, 4, 8} or (verify and batch != 1):
+        raise ValueError(f"batch {batch}: choose 1, 2, 4 or 8, and 1 with verify")
+    if config.hidden % MXU_COLUMNS:
+        raise ValueError(f"{config.name}: hidden must be a multiple of {MXU_COLUMNS}")
+
+
 @dataclass(frozen=True)
-class MixerPlan:
-    """Sizes of one build of a stack of mixers of one kind.
+class KdaPlan:
+    """Sizes of one build of a stack of KDA mixers.
 
     Attributes:
         config: The model.
@@ -73,14 +95,10 @@ class MixerPlan:
     ring_depth: int = 4
 
     def __post_init__(self) -> None:
-        """Refuse what the kernels cannot lay out."""
-        c = self.config
-        if c.heads % self.cores:
-            raise ValueError(f"{c.name} has {c.heads} heads, which do not split over {self.cores} ranks")
-        if self.batch not in {1, 2, 4, 8} or (self.verify and self.batch != 1):
-            raise ValueError(f"batch {self.batch}: choose 1, 2, 4 or 8, and 1 with verify")
-        if (c.head_dim, c.decay_rank) != (LANES, LANES) or c.hidden % MXU_COLUMNS:
-            raise ValueError(f"{c.name}: KDA heads must be 128 wide, hidden a multiple of {MXU_COLUMNS}")
+        """Refuse what the kernel cannot lay out."""
+        check_split(self.config, self.cores, self.batch, self.verify)
+        if (self.config.head_dim, self.config.decay_rank) != (LANES, LANES):
+            raise ValueError(f"{self.config.name}: KDA heads and the decay's rank must be {LANES} wide")
 
     @property
     def rows(self) -> int:
@@ -113,17 +131,14 @@ class MixerPlan:
         return Matrix("kda_in", self.config.hidden, (4 * self.heads + 2) * LANES, MXU_COLUMNS)
 
     @cached_property
-    def kda_out(self) -> Matrix:
+    def mixer_out(self) -> Matrix:
         """The rank's rows of the output projection, in the widest tiles a bank of `kda_in` holds."""
-        pairs = self.config.hidden // MXU_COLUMNS
-        fit = max(1, self.kda_in.rows // (2 * self.gated_width))
-        width = max(w for w in range(1, min(fit, pairs) + 1) if pairs % w == 0)
-        return Matrix("kda_out", self.gated_width, self.config.hidden, width * MXU_COLUMNS)
+        return widest("mixer_out", self.gated_width, self.config.hidden, self.kda_in.rows)
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
         """Matrices of a layer in the order they are used."""
-        return self.kda_in, self.kda_out
+        return self.kda_in, self.mixer_out
 
     @property
     def bank_rows(self) -> int:

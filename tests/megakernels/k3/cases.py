@@ -11,11 +11,11 @@ from jax.sharding import NamedSharding
 
 from megakernels.k3 import reference
 from megakernels.k3.config import SMALL, K3Config
-from megakernels.k3.kda_build import build_kda
 from megakernels.k3.kda_pack import pack_layers
 from megakernels.k3.kda_state import KdaState, from_reference, to_reference
+from megakernels.k3.mixer_build import build_kda
 from megakernels.k3.parameters import mixer_shapes, random_tensor
-from megakernels.k3.plan import ROWS, MixerPlan
+from megakernels.k3.plan import ROWS, KdaPlan
 
 # As few heads and columns as split over two ranks: interpreting costs time per access. SMALL for more ranks.
 NARROW = dataclasses.replace(SMALL, name="k3-narrow", heads=2, hidden=256)
@@ -55,7 +55,7 @@ def kda(
     of layer 0 that is changed for the kernel only.
     """
     config = NARROW if sizes.get("cores", 1) <= NARROW.heads else SMALL
-    plan = MixerPlan(config=config, **sizes)
+    plan = KdaPlan(config=config, **sizes)
     interpret = pltpu.InterpretParams(
         dma_execution_mode=dma, detect_races=detect_races, on_race="warn", uninitialized_memory="nan"
     )

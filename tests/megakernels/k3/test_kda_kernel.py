@@ -5,7 +5,7 @@ import pytest
 
 from megakernels.k3.config import KIMI_K3, SMALL
 from megakernels.k3.counts import Counts
-from megakernels.k3.plan import MixerPlan
+from megakernels.k3.plan import KdaPlan
 
 MODES = [{"dma": "on_wait"}, {"dma": "eager", "detect_races": True}]
 # The kernel rounds where the reference does; between ranks its shares travel as bfloat16.
@@ -63,9 +63,9 @@ def test_a_wrong_tensor_is_noticed(simulated, tensor: str) -> None:
 
 
 def test_the_real_model_on_32_ranks() -> None:
-    plan = MixerPlan(KIMI_K3, layers=69, cores=32, batch=8)
+    plan = KdaPlan(KIMI_K3, layers=69, cores=32, batch=8)
     assert plan.heads == 3
-    assert (plan.kda_in.tiles, plan.kda_out.tiles) == (7, 2)
+    assert (plan.kda_in.tiles, plan.mixer_out.tiles) == (7, 2)
     weights = sum(m.bytes for m in plan.matrices) + 128 * 384 * 2
     # A rank reads its share, and the decay's first factor and beta's padding besides.
     whole = Counts(KIMI_K3).parts["kda"].bf16_bytes / 32
@@ -78,4 +78,4 @@ def test_the_real_model_on_32_ranks() -> None:
 )
 def test_sizes_that_do_not_split_are_refused(sizes: dict, fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
-        MixerPlan(SMALL, **sizes)
+        KdaPlan(SMALL, **sizes)
