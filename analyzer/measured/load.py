@@ -21,6 +21,7 @@ from analyzer.xplane.trace_json import TraceSummary, read_events
 MODULES, OPS, ASYNC, STEPS = "XLA Modules", "XLA Ops", "Async XLA Ops", "Steps"
 SCOPES, MARKERS, COUNTERS = "XLA TraceMe", "Tensor Core", "_counters_"
 LINES = (MODULES, OPS, ASYNC, STEPS, SCOPES, MARKERS, COUNTERS)
+SAMPLED = (SCOPES, MARKERS, COUNTERS)  # lines on which durations can be absolute ends
 # Stats of single events that the analyzer looks at; those of kinds of events are all kept.
 _NUMBERS = ("device_duration_ps", "flops", "bytes_accessed", "layer", "run_id")
 JSON_SUFFIXES = (".trace.json.gz", ".trace.json")
@@ -167,14 +168,17 @@ def _programs(space: Space, loaded: Loaded) -> None:
 
 def _device(core: int, name: str, host: Path, plane: Plane) -> Device:
     lines: dict[str, Events] = {}
-    for wanted in LINES:
+    limit = None
+    for wanted in LINES:  # operations come before what is held against them
         found = [line for line in plane.lines if line.name == wanted and line.event_count]
-        lines[wanted] = _read(found, plane)
+        lines[wanted] = _read(found, plane, limit if wanted in SAMPLED else None)
+        if wanted in (MODULES, OPS) and len(lines[wanted]):
+            limit = max(limit or 0, int(lines[wanted].end_ps.max()))
     counts = {line.name: line.event_count for line in plane.lines}
     return Device(core, name, host, plane.stats, lines, counts)
 
 
-def _read(lines: list[SpaceLine], plane: Plane) -> Events:
+def _read(lines: list[SpaceLine], plane: Plane, limit: int | None) -> Events:
     starts, durations, ids = [], [], []
     numbers: dict[str, list[NDArray[np.float64]]] = {name: [] for name in _NUMBERS}
     labels: dict[int, str] = {}
@@ -208,6 +212,7 @@ def _read(lines: list[SpaceLine], plane: Plane) -> Events:
         kinds,
         {n: column for n, column in columns.items() if not np.isnan(column).all()},
         tuple(labels.values()),
+        limit,
     )
 
 
@@ -218,17 +223,24 @@ def events(  # noqa: PLR0917
     kinds: list[EventKind],
     numbers: Mapping[str, NDArray[np.float64]] | None = None,
     labels: tuple[str, ...] = (),
+    limit: int | None = None,
 ) -> Events:
-    """Events from columns in any order; impossible durations are mended."""
+    """Events from columns in any order.
+
+    Args:
+        start_ps, duration_ps, kind, kinds, numbers, labels: as in `Events`.
+        limit: end of the last operation of the core; durations that are absolute ends are mended by it.
+    """
     start, duration = np.asarray(start_ps, dtype=np.int64), np.asarray(duration_ps, dtype=np.int64)
     order = np.lexsort((-duration, start))
     start, duration = start[order], np.maximum(duration[order], 0)
-    # The last sample of a call can carry its absolute end as its duration: nothing else lasts for longer than
-    # the trace had been running when it began, beyond the end of every event that starts later.
-    suspect = (duration > start) & (start > 0)
-    sound_end = int((start + duration)[~suspect].max()) if (~suspect).any() else 0
-    sound_end = max(sound_end, int(start.max()) if len(start) else 0)
-    wrong = np.flatnonzero(suspect & (start + duration > sound_end))
+    # The last sample of a call can carry its absolute end as its duration. It shows: it would reach beyond
+    # the last operation, and taken as an end it does not.
+    wrong = np.empty(0, dtype=np.int64)
+    if limit is not None:
+        wrong = np.flatnonzero(
+            (start + duration > limit) & (duration >= start) & (duration <= limit) & (start > 0)
+        )
     duration = duration.copy()
     duration[wrong] -= start[wrong]
     return Events(

@@ -145,7 +145,7 @@ def _damage(path: Path, error: WireError) -> InputError:
     cut = _cut_plane(path)
     if cut is None:
         return InputError(path, f"is no xplane protobuf, or a damaged one ({error})", _FRESH)
-    name, missing = cut
+    name, missing = cut[0] if cut[0].isprintable() else "", cut[1]
     return InputError(
         path, f"is truncated: {missing:,} bytes of its plane {name or '(unnamed)'} are missing", _FRESH
     )
@@ -187,4 +187,5 @@ def _without_tpu(space: Space) -> str:
 
 
 def _list(names: Sequence[str]) -> str:
+    names = [name if name.isprintable() else "(damaged name)" for name in names]
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
