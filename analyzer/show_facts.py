@@ -59,7 +59,7 @@ def render_facts(listing: dict[str, Any], colour: bool = False) -> str:
     for entry in listing["facts"]:
         least = "" if entry["exact"] else "at least "
         ran = entry["executed_bundles"]
-        size = f"{entry['bundles']} bundles, {entry['empty_bundles']} empty, {entry['code_bytes']} bytes of code"
+        size = f"{entry['bundles']} bundles, {entry['empty_bundles']} empty, {entry['code_bytes']} code bytes"
         name = entry["key"] or "(outside any scope)"
         lines.append(f"{bold}{name}{off}  {size}, executed {'?' if ran is None else ran}")
         weighted = entry["executed_counts"] or {}

@@ -85,3 +85,10 @@ def plain_bundles(data: bytes) -> list[tuple[int, str | None, list[str], str]]:
         out.append((int(found[1], 16), found[2], [p for p in pieces if p], trailer))
         position = stop
     return out
+
+
+def read_program_of(folder: Path, name: str):
+    """The program of that name in a folder of dumps."""
+    from analyzer.llo.reader import read_program
+
+    return read_program(next(folder.glob(f"*-{name}-*-final_bundles.txt")))
