@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from analyzer.machine.model import Machine
 
 VARIANTS_KEPT = 8
+READ_BESIDE = ("*trace-markers.txt", "*vmem_report.html")
 
 
 @cache
@@ -41,7 +42,10 @@ def key_of(capture: "Capture", machine: "Machine", scenario: Mapping[str, str]) 
     """Hash of everything that the result depends on."""
     digest = hashlib.sha256(code_version().encode())
     program = capture.kernel_program()
-    for file in sorted({program.bundles, *program.companions.values()}):
+    # Of a dump with every pass (gigabytes) only what is read: the bundles and the small files beside them.
+    folder = program.bundles.parent
+    beside = [file for pattern in READ_BESIDE for file in folder.glob(pattern)]
+    for file in sorted({program.bundles, *beside}):
         digest.update(file.name.encode() + b"\0")
         with file.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())

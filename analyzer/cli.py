@@ -1,6 +1,7 @@
 """The verbs of the analyzer: `report`, and those of analyzer/diff_cli.py."""
 
 import importlib
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -81,7 +82,7 @@ def report_verb(
 
     wanted = Selection(tuple(rule or ()), tuple(phase or ()), tuple(layer or ()), limit, offset)
     report = select(analysis.report, wanted)
-    write(render(report, output_format, colour=output is None and sys.stdout.isatty()), output)
+    write(render(report, output_format, colour=output is None and on_terminal()), output)
 
 
 def render(report: dict[str, object], output_format: str, *, colour: bool = False) -> str:
@@ -101,6 +102,11 @@ def render(report: dict[str, object], output_format: str, *, colour: bool = Fals
     from analyzer.reports import text
 
     return text.render(report, colour=colour)
+
+
+def on_terminal() -> bool:
+    """Whether stdout shows colours: a terminal, and nobody set NO_COLOR."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def pairs(option: str, given: list[str] | None) -> dict[str, str]:

@@ -141,15 +141,15 @@ def verdict(core: CoreStep, parts: dict[str, int]) -> tuple[str, str]:
     second = sorted(parts, key=lambda part: -parts[part])[1]
     words = {
         HBM_BYTES: "HBM bandwidth",
-        DMA_LATENCY: "DMA latency, copies too late or too few",
+        DMA_LATENCY: "DMA latency",
         COLLECTIVE: "exposed collectives",
         SIGNAL: "semaphore waits",
         UNKNOWN_WAIT: "waits of unknown cause",
         MATRIX: "matrix work",
-        OTHER_WORK: "vector and scalar work of the core",
+        OTHER_WORK: "vector and scalar work",
         OUTSIDE: "time outside the program of this core",
     }
     sentence = f"bound by {words[largest]} ({share:.0%})"
     if parts[second] > 0.1 * window:
-        sentence += f", then {words[second].split(',')[0]} ({parts[second] / window:.0%})"
+        sentence += f", then {words[second]} ({parts[second] / window:.0%})"
     return largest, sentence

@@ -65,7 +65,7 @@ def model(
     from analyzer.simulate.simulator import as_scenario, simulate
 
     chosen = capture.kernel_program()
-    program = read_program(chosen.bundles)
+    program = read_program(chosen.bundles, capture.manifest.get("chip"), capture.cache_dir)
     if scenario is not None:
         scenario = merged(as_scenario(capture.manifest.get("scenario")), scenario)
     result = simulate(program, machine, scenario=scenario, facts=capture.manifest, cores=cores)
