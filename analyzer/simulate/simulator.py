@@ -122,7 +122,7 @@ class Simulator:
         if cores == "mirrored" or alone or (cores == "auto" and count > AUTO_CORES and not different):
             try:
                 run = run_mirrored(self.compiled, trace, issue, machine, base)
-                return self._result([run], issue, machine, scenario, facts, "mirrored", [])
+                return self._result([run], machine, scenario, facts, "mirrored", [])
             except UnbalancedError as error:
                 if cores == "mirrored" or count < 2:
                     raise
@@ -135,7 +135,7 @@ class Simulator:
         options = {r: replace(base, start=(delays_ps or {}).get(r, 0.0)) for r in range(count)}
         runs = run_all(self.compiled, traces, issue, machine, options)
         shown: Literal["slowest", "all"] = "slowest" if cores == "auto" and not different else "all"
-        return self._result(runs, issue, machine, scenario, facts, shown, notes)
+        return self._result(runs, machine, scenario, facts, shown, notes)
 
     def _scenario_of(self, facts: Mapping[str, Any]) -> Scenario:
         """The scenario that the kernel itself gives in a capture, else the default."""
@@ -159,7 +159,6 @@ class Simulator:
     def _result(  # noqa: PLR0917
         self,
         runs: list[CoreRun],
-        issue: IssueModel,
         machine: Machine,
         scenario: Scenario,
         facts: Mapping[str, Any],
@@ -180,7 +179,7 @@ class Simulator:
         else:
             treated = f"all {len(runs)} cores simulated"
         return Simulation(
-            build_timeline=lambda: self._timeline(logs, shown, issue, machine, facts),
+            build_timeline=lambda: self._timeline(logs, shown, machine, facts),
             build_residency=lambda: [
                 stay
                 for rank in shown
@@ -216,11 +215,10 @@ class Simulator:
         self,
         logs: Mapping[int, CoreLog],
         shown: Sequence[int],
-        issue: IssueModel,
         machine: Machine,
         facts: Mapping[str, Any],
     ) -> pd.DataFrame:
-        writer = SpanWriter(self.compiled, issue, machine.cycle_ps, operand_names(facts), copy_tags(facts))
+        writer = SpanWriter(self.compiled, machine.cycle_ps, operand_names(facts), copy_tags(facts))
         spans = {rank: writer.transfers(logs[rank]) for rank in shown}
         for rank in shown:
             log = logs[rank]

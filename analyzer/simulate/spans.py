@@ -7,7 +7,6 @@ import pandas as pd
 
 from analyzer import timeline
 from analyzer.simulate.compiled import Compiled
-from analyzer.simulate.issue import IssueModel
 from analyzer.simulate.log import CoreLog, Transfer
 from analyzer.simulate.residency import buffer_history
 from analyzer.simulate.sites import Op
@@ -72,12 +71,11 @@ class SpanWriter:
     def __init__(
         self,
         compiled: Compiled,
-        issue: IssueModel,
         cycle_ps: float,
         names: Mapping[int, str],
         tags: Mapping[tuple[str, int], str],
     ) -> None:
-        self.compiled, self.issue, self.cycle_ps = compiled, issue, cycle_ps
+        self.compiled, self.cycle_ps = compiled, cycle_ps
         self.names, self.tags = names, tags
         self.table = Table()
         self.work_spans = WorkSpans(compiled, cycle_ps)

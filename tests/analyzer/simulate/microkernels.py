@@ -209,3 +209,60 @@ def all_reduce(*, level="regions", rows=8, columns=8192, wire="f32"):
         ],
         level=level,
     )
+
+
+def chase(*, level="regions", copies=200):
+    """Small copies one after the other: latency."""
+
+    def kernel(rows, out, buffer, semaphore):
+        with phase("op"):
+
+            def body(row, carry):
+                _copy_and_wait(rows.at[row], buffer, semaphore)
+                return carry
+
+            lax.fori_loop(0, copies, body, 0)
+        _copy_and_wait(buffer, out, semaphore)
+
+    return _build(
+        "chase",
+        kernel,
+        [jax.ShapeDtypeStruct((4096, 8, 512), jnp.float32)],
+        jax.ShapeDtypeStruct((8, 512), jnp.float32),
+        [pltpu.VMEM((8, 512), jnp.float32), pltpu.SemaphoreType.DMA],
+        level=level,
+        cores=1,
+    )
+
+
+def pushes(*, level="regions", times=50):
+    """A few rows times weights that stay in VMEM, over and over: weight pushes and nothing else."""
+    size = 2048
+
+    def kernel(x_hbm, weights_hbm, out, x, weights, total, semaphore):
+        _copy_and_wait(x_hbm, x, semaphore)
+        _copy_and_wait(weights_hbm, weights, semaphore)
+        with phase("op"):
+
+            def body(_, carry):
+                total[...] += jnp.dot(x[...], weights[...], preferred_element_type=jnp.float32)
+                return carry
+
+            total[...] = jnp.zeros_like(total)
+            lax.fori_loop(0, times, body, 0)
+        _copy_and_wait(total, out, semaphore)
+
+    return _build(
+        "pushes",
+        kernel,
+        [jax.ShapeDtypeStruct((8, size), jnp.bfloat16), jax.ShapeDtypeStruct((size, size), jnp.bfloat16)],
+        jax.ShapeDtypeStruct((8, size), jnp.float32),
+        [
+            pltpu.VMEM((8, size), jnp.bfloat16),
+            pltpu.VMEM((size, size), jnp.bfloat16),
+            pltpu.VMEM((8, size), jnp.float32),
+            pltpu.SemaphoreType.DMA,
+        ],
+        level=level,
+        cores=1,
+    )
