@@ -73,7 +73,7 @@ def bubble_trace(marks: Marks, bubbles: pd.DataFrame, slot: Slot, canvas: Canvas
             title,
             f"{text.duration(busy)} (from {start / MICROSECOND:,.3f} to {end / MICROSECOND:,.3f} µs)",
             text.plain(fact["cause"], 70) or f"cause {text.UNKNOWN}",
-            f"{text.plain(fact['source'], 48) or 'source ' + text.UNKNOWN} · bundles "
+            f"{text.plain(text.place(fact['source'])) or 'source ' + text.UNKNOWN} · bundles "
             + text.bundles(fact["bundle_first"], fact["bundle_last"]),
         ]
         hover.append("<br>".join(lines))
@@ -98,7 +98,7 @@ def bubble_rows(
     """The largest bubbles, biggest first, as texts for a table and the window to zoom to.
 
     Returns:
-        One dictionary per row: start, duration, share, layer, phase, cause, source, bundles (texts), and
+        One dictionary per row: start, duration, share, layer, phase, cause, source, path, bundles (texts), and
         `window` (start and end in ps, with room around the bubble).
     """
     frame = conform(bubbles)
@@ -117,7 +117,8 @@ def bubble_rows(
                 "layer": "—" if pd.isna(fact["layer"]) else str(int(fact["layer"])),
                 "phase": text.shorten(fact["phase"], 40) or "—",
                 "cause": text.shorten(fact["cause"], 160) or text.UNKNOWN,
-                "source": text.shorten(fact["source"], 160) or text.UNKNOWN,
+                "source": text.place(fact["source"]) or text.UNKNOWN,
+                "path": text.shorten(fact["source"], 300),
                 "bundles": text.bundles(fact["bundle_first"], fact["bundle_last"]),
                 "window": (max(0, start - room), start + length + room),
             }

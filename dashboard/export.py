@@ -187,7 +187,7 @@ def _findings(loaded: Loaded) -> str:
             text.duration(finding.get("time_ps")),
             text.duration(saving),
             str(finding.get("confidence") or text.UNKNOWN),
-            text.shorten(finding.get("source") or text.UNKNOWN, 160),
+            text.place(finding.get("source") or text.UNKNOWN),
         )
         out.append("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in cells) + "</tr>")
     return "".join(out) or '<tr><td colspan="6">none</td></tr>'

@@ -197,15 +197,31 @@ def fit(
     budget: int,
     columns: int,
 ) -> tuple[list[Marks], Marks, int]:
-    """Marks of every lane and of the bubbles, at the finest resolution that keeps them within `budget`."""
-    resolution = resolution_for(*visible, columns)
+    """Marks of every lane and of the bubbles within `budget`, and the width of a column in ps.
+
+    While there are too many, the fullest lane gets coarser: lanes of many queues pay for themselves.
+    """
+    column = resolution_for(*visible, columns)
     idle = idle.take((idle.end > drawn[0]) & (idle.start < drawn[1]))
-    while True:
-        found = [lane.query(*drawn, resolution) for lane in lanes]
-        merged = merge(idle, resolution)
-        if sum(map(len, found)) + len(merged) <= budget or resolution > visible[1] - visible[0]:
-            return found, merged, resolution
-        resolution *= 2
+    merged = merge(idle, column)
+    resolutions = [column] * len(lanes)
+    found = [lane.query(*drawn, column) for lane in lanes]
+    length = visible[1] - visible[0]
+    while sum(map(len, found)) + len(merged) > budget:
+        sizes = [len(m) if r <= length else 0 for m, r in zip(found, resolutions, strict=True)]
+        if not any(sizes):
+            break
+        fullest = max(range(len(lanes)), key=lambda k: sizes[k])
+        resolutions[fullest] *= 2
+        found[fullest] = lanes[fullest].query(*drawn, resolutions[fullest])
+    return found, _longest(merged, max(0, budget - sum(map(len, found)))), column
+
+
+def _longest(marks: Marks, count: int) -> Marks:
+    """The longest `count` marks, in their order."""
+    if len(marks) <= count:
+        return marks
+    return marks.take(np.sort(np.argsort(-marks.busy, kind="stable")[:count]))
 
 
 def fit_bands(

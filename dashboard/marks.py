@@ -208,7 +208,7 @@ def _hover(lane: LaneIndex, marks: Marks, facts: pd.DataFrame, names: list[str])
         place += [text.plain(phase)] if phase else []
         if place and count == 1:
             lines.append(" · ".join(place))
-        where = f"{text.plain(_tail(source))}" if source else f"source {text.UNKNOWN}"
+        where = f"{text.plain(text.place(source))}" if source else f"source {text.UNKNOWN}"
         lines.append(f"{where} · bundles {text.bundles(first if first >= 0 else None, last)}")
         out.append("<br>".join(lines))
     return out
@@ -221,12 +221,6 @@ def _bytes(size: int, known: int, count: int, busy: int) -> str:
     if known < count:
         return f"{line} in {known:,} of {count:,} copies; the rest {text.UNKNOWN}"
     return f"{line} at {text.rate(size / (busy * 1e-12))}" if busy else line
-
-
-def _tail(source: str) -> str:
-    """The last 48 characters of a `file:line`: the end is what tells places apart."""
-    shown = text.shorten(source, 400)
-    return shown if len(shown) <= 48 else "…" + shown[-47:]
 
 
 def band_trace(name: str, bands: list[Band], slot: Slot, canvas: Canvas) -> Drawn:

@@ -16,7 +16,7 @@ from analyzer import intervals
 from dashboard import text
 from dashboard.index import Band, TimelineIndex
 
-BLOCKS = 40  # at most this many blocks in one lane of a simplified diagram
+BLOCKS = 240  # at most this many blocks of one kind in a lane of a diagram
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,13 @@ def union(index: TimelineIndex, tracks: tuple[str, ...], start: int, end: int) -
 
 
 def simplify(found: intervals.Intervals, limit: int = BLOCKS) -> intervals.Intervals:
-    """At most `limit` intervals: the shortest gaps are closed first."""
+    """At most `limit` intervals: all gaps below one length are closed, so that equal gaps fare alike."""
     if len(found) <= limit:
         return found
     gaps = found[1:, 0] - found[:-1, 1]
-    keep = np.sort(np.argpartition(gaps, -(limit - 1))[-(limit - 1) :]) if limit > 1 else np.empty(0, int)
+    # The longest gap that must go decides; whatever is not longer goes with it.
+    least = np.sort(gaps)[len(gaps) - limit] if limit > 1 else gaps.max()
+    keep = np.flatnonzero(gaps > least)
     starts = np.concatenate((found[:1, 0], found[keep + 1, 0]))
     ends = np.concatenate((found[keep, 1], found[-1:, 1]))
     return np.stack((starts, ends), axis=1)

@@ -148,7 +148,8 @@ def parts_spec(report: dict[str, Any], theme: Theme) -> dict[str, Any]:
             margin={"l": 8, "r": 16, "t": 4, "b": 62},
             yaxis={"visible": False, "fixedrange": True},
             xaxis={
-                "title": {"text": "critical path (µs)", "standoff": 4},
+                "ticksuffix": " µs",
+                "nticks": 6,
                 "range": [0, total / MICROSECOND],
                 "fixedrange": True,
                 "gridcolor": theme.grid,

@@ -28,6 +28,12 @@ def plain(name: object, limit: int = 80) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
+def place(source: object, limit: int = 60) -> str:
+    """`qwen/kernel.py:333` of a longer `file:line`; the full path belongs in a tooltip."""
+    shown = "/".join(shorten(source, 1000).replace("\\", "/").split("/")[-2:])
+    return shown if len(shown) <= limit else "…" + shown[1 - limit :]
+
+
 def size(count: float | None) -> str:
     """Bytes with a binary unit: `2.00 MiB`, `512 B`, `unknown`."""
     if _missing(count):

@@ -51,12 +51,15 @@ def family(model: str | None) -> str | None:
     return "qwen3.8-27b" if "qwen" in name else None
 
 
-def references(model: str | None, batch: int | None, acceptance: float) -> list[Reference]:
-    """Published rates for the same model, batch and (rounded) acceptance length."""
+def references(model: str | None, batch: int | None) -> list[Reference]:
+    """Published rates for the same model and batch, whatever the acceptance length."""
     wanted = family(model)
-    return [
-        r for r in REFERENCES if r.model == wanted and r.batch == batch and r.acceptance == round(acceptance)
-    ]
+    return [r for r in REFERENCES if r.model == wanted and r.batch == batch]
+
+
+def _label(reference: Reference) -> str:
+    accepted = f", {reference.acceptance} accepted" if reference.acceptance > 1 else ""
+    return f"{reference.system}{accepted}"
 
 
 def tokens_spec(report: dict[str, Any], acceptance: float, theme: Theme) -> dict[str, Any]:
@@ -68,8 +71,8 @@ def tokens_spec(report: dict[str, Any], acceptance: float, theme: Theme) -> dict
         return words_spec(
             "Tokens per second need a step time and a batch size; the capture does not say them", theme
         )
-    found = references(capture.get("model") or capture.get("kernel"), batch, acceptance)
-    names = [f"this capture ({step.get('provenance') or text.UNKNOWN})", *(r.system for r in found)]
+    found = references(capture.get("model") or capture.get("kernel"), batch)
+    names = [f"this capture ({step.get('provenance') or text.UNKNOWN})", *(_label(r) for r in found)]
     values = [mine, *(r.tokens_per_s for r in found)]
     colours = [theme.colours["transfer"], *(theme.bands[1] for _ in found)]
     return {

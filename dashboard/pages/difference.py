@@ -71,7 +71,7 @@ def findings_table(diff: dict[str, Any]) -> html.Div:
                     html.Td(str(f["id"])),
                     html.Td(text.shorten(f["title"], 100)),
                     html.Td(text.duration(f["time_ps"])),
-                    html.Td(text.shorten(f["source"] or text.UNKNOWN, 120), className="cell-source"),
+                    html.Td(text.place(f["source"] or text.UNKNOWN), className="cell-source"),
                 ]
             )
             for f in found[state][:20]

@@ -35,7 +35,7 @@ def layout(loaded: Loaded, identity: str) -> html.Div:
                         [
                             html.H2("HBM bandwidth used"),
                             waiting(figure("gauge"), "gauge-loading"),
-                            html.H2("What the step waits for"),
+                            html.H2("What the step waits for (its critical path)"),
                             waiting(figure("parts"), "parts-loading"),
                             html.H2("Tokens per second"),
                             *_tokens(loaded),
@@ -114,7 +114,7 @@ def top_findings(loaded: Loaded, identity: str) -> Any:
                     html.Td(title),
                     html.Td(text.duration(finding.get("time_ps"))),
                     html.Td(_saving(finding)),
-                    html.Td(text.shorten(finding.get("source") or text.UNKNOWN, 80), className="cell-source"),
+                    html.Td(text.place(finding.get("source") or text.UNKNOWN), className="cell-source"),
                 ]
             )
         )

@@ -130,7 +130,10 @@ def bubble_table(rows: list[dict[str, Any]]) -> html.Table:
             title="Zoom to this bubble",
         )
         cells = [html.Td(first)]
-        cells += [html.Td(row[key], className=f"cell-{key}", title=row[key]) for key, _ in _HEADINGS[1:]]
+        cells += [
+            html.Td(row[key], className=f"cell-{key}", title=row["path" if key == "source" else key])
+            for key, _ in _HEADINGS[1:]
+        ]
         body.append(html.Tr(cells, className="bubble-row"))
     return html.Table([head, html.Tbody(body)], className="grid")
 

@@ -72,8 +72,9 @@ def test_tokens_per_second():
     assert tokens_per_second(4_020_000_000, 1, 1) == pytest.approx(248.8, abs=0.1)
     assert tokens_per_second(None, 1, 1) is None
     assert tokens_per_second(5, None, 1) is None
-    assert {r.tokens_per_s for r in references("Kimi K3", 1, 6)} == {709, 452}
-    assert references("mlp", 1, 1) == []
+    assert {r.tokens_per_s for r in references("Kimi K3", 8)} == {865, 636}
+    assert {709, 452, 249} <= {r.tokens_per_s for r in references("kimi-k3", 1)}
+    assert references("mlp", 1) == []
     report = {"capture": {"model": "qwen3.8-27b", "batch": 1}, "step": {"time_ps": 3_960_000_000}}
     figure = go.Figure(tokens_spec(report, 6, LIGHT))
     assert list(figure.data[0].x) == [pytest.approx(1515.2, abs=0.1), 1515, 695]
@@ -89,7 +90,7 @@ def test_bubbles_diagram_covers_the_window_without_overlap(index):
     assert diagram.spans[-1].end == diagram.end
     kinds = {b.kind for b in diagram.lanes["LOAD"]}
     assert kinds == {"transfer", "bubble"}
-    assert len(diagram.lanes["LOAD"]) < 100
+    assert len(diagram.lanes["LOAD"]) < 500
 
 
 def test_prefetch_diagram_marks_what_is_for_the_next_layer(index):
@@ -130,6 +131,8 @@ def test_pictures_escape_names(step):
 def test_simplify_closes_the_shortest_gaps_first():
     found = np.array([[0, 10], [11, 20], [30, 40], [100, 110]])
     assert post.simplify(found, 2).tolist() == [[0, 40], [100, 110]]
+    even = np.array([[i * 10, i * 10 + 5] for i in range(9)])
+    assert post.simplify(even, 4).tolist() == [[0, 85]], "equal gaps fare alike"
     assert post.simplify(found, 1).tolist() == [[0, 110]]
     assert post.simplify(found, 4) is found
 
