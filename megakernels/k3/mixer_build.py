@@ -11,9 +11,11 @@ from jax.sharding import PartitionSpec
 from megakernels.build import KernelBuild
 from megakernels.common.gemv import LANES
 from megakernels.hooks import Level, instrument
-from megakernels.k3 import kda_refs, kda_state
+from megakernels.k3 import kda_refs, kda_state, mla_pack, mla_refs
 from megakernels.k3.kda import kda_mixer
 from megakernels.k3.mixer import AXIS, Mixer, mixer_kernel
+from megakernels.k3.mla import mla_mixer
+from megakernels.k3.mla_plan import MlaPlan
 from megakernels.k3.plan import ROWS, KdaPlan
 
 VMEM_BYTES = 64 << 20
@@ -51,6 +53,33 @@ def build_kda(plan: KdaPlan, *, level: Level = "regions", interpret: Any = False
         operands=kda_operands(plan),
         state=kda_state.state_shapes(plan),
         scratch=kda_refs.staging(plan),
+        level=level,
+        interpret=interpret,
+    )
+
+
+def mla_operands(plan: MlaPlan) -> mla_refs.Operands:
+    """Global shapes and dtypes of the operands of an MLA stack."""
+    p, lead, rank = plan, (plan.cores, plan.layers), plan.config.kv_rank
+    return mla_refs.Operands(
+        positions=shape(p.batch, dtype=jnp.int32),
+        rows=shape(p.layers, ROWS, p.config.hidden),
+        constants=shape(*lead, 1, p.constants_width, dtype=jnp.float32),
+        to_keys=shape(*lead, p.heads, LANES, rank),
+        to_values=shape(*lead, p.heads, rank, LANES),
+        **tile_shapes(p),
+    )
+
+
+def build_mla(plan: MlaPlan, *, level: Level = "regions", interpret: Any = False) -> KernelBuild:
+    """A stack of MLA mixers; see `build_mixer`."""
+    return build_mixer(
+        "k3_mla",
+        plan,
+        mla_mixer(),
+        operands=mla_operands(plan),
+        state=mla_pack.state_shapes(plan),
+        scratch=mla_refs.staging(plan),
         level=level,
         interpret=interpret,
     )

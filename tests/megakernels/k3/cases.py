@@ -9,11 +9,12 @@ import numpy as np
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import NamedSharding
 
-from megakernels.k3 import reference
+from megakernels.k3 import mla_pack, reference
 from megakernels.k3.config import SMALL, K3Config
 from megakernels.k3.kda_pack import pack_layers
 from megakernels.k3.kda_state import KdaState, from_reference, to_reference
-from megakernels.k3.mixer_build import build_kda
+from megakernels.k3.mixer_build import build_kda, build_mla
+from megakernels.k3.mla_plan import MlaPlan
 from megakernels.k3.parameters import mixer_shapes, random_tensor
 from megakernels.k3.plan import ROWS, KdaPlan
 
@@ -27,9 +28,9 @@ def bf16(values: Any) -> np.ndarray:
     return np.asarray(jnp.asarray(values, jnp.bfloat16).astype(jnp.float32))
 
 
-def mixer_tensors(config: K3Config, layer: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Random tensors of one of many KDA layers, as the checkpoint holds them."""
-    made = {n: random_tensor(f"{layer}.{n}", s, seed) for n, s in mixer_shapes(config, 0).items()}
+def mixer_tensors(config: K3Config, kind: int, layer: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Random tensors of one of many mixers, of the kind of layer `kind`, as the checkpoint holds them."""
+    made = {n: random_tensor(f"{layer}.{n}", s, seed) for n, s in mixer_shapes(config, kind).items()}
     return {n: v if n.endswith(EXACT) else bf16(v) for n, v in made.items()}
 
 
@@ -37,6 +38,45 @@ def difference(ours: Any, theirs: Any) -> float:
     """Root mean square of the difference, relative to theirs; infinite where ours is not finite."""
     a, b = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
     return float(np.sqrt(np.mean((a - b) ** 2) / np.mean(b**2))) if np.isfinite(a).all() else np.inf
+
+
+class Runner:
+    """A built kernel, compiled, with its weights in place."""
+
+    def __init__(self, build: Any, packed: dict[str, np.ndarray]) -> None:
+        self.build = build
+        mesh = build.mesh(jax.devices())
+        self.places = [NamedSharding(mesh, spec) for spec in build.in_specs]
+        self.function = jax.jit(build.global_function(mesh))
+        self.weights = [self.put(2 + i, values) for i, values in enumerate(packed.values())]
+
+    def put(self, number: int, values: Any) -> jax.Array:
+        typed = np.asarray(values).astype(self.build.arguments[number].dtype)
+        return jax.device_put(typed, self.places[number])
+
+    def step(self, scalars: Any, rows: Any, state: Any) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Outputs by core, and the new state."""
+        first = 2 + len(self.weights)
+        held = [self.put(first + i, a) for i, a in enumerate(state)]
+        out, *after = self.function(self.put(0, scalars), self.put(1, rows), *self.weights, *held)
+        return np.asarray(out), [np.asarray(a) for a in after]
+
+
+def interpreted(dma: str, detect_races: bool) -> pltpu.InterpretParams:
+    return pltpu.InterpretParams(
+        dma_execution_mode=dma, detect_races=detect_races, on_race="warn", uninitialized_memory="nan"
+    )
+
+
+def padded_rows(x: np.ndarray) -> np.ndarray:
+    """`[layers, B, rows, hidden]` as `[layers, 8, hidden]`, dead rows zero."""
+    flat = x.reshape(x.shape[0], -1, x.shape[-1])
+    return np.pad(flat, ((0, 0), (0, ROWS - flat.shape[1]), (0, 0)))
+
+
+def typed_weights(p: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+    """As the reference takes them: matrices bfloat16, the float32 tensors as they are."""
+    return {n: jnp.asarray(v, jnp.float32 if n.endswith(EXACT) else jnp.bfloat16) for n, v in p.items()}
 
 
 def kda(
@@ -56,23 +96,14 @@ def kda(
     """
     config = NARROW if sizes.get("cores", 1) <= NARROW.heads else SMALL
     plan = KdaPlan(config=config, **sizes)
-    interpret = pltpu.InterpretParams(
-        dma_execution_mode=dma, detect_races=detect_races, on_race="warn", uninitialized_memory="nan"
-    )
-    build = build_kda(plan, level=level, interpret=interpret)
-    mesh = build.mesh(jax.devices())
-    tensors = [mixer_tensors(config, layer, seed) for layer in range(plan.layers)]
+    tensors = [mixer_tensors(config, 0, layer, seed) for layer in range(plan.layers)]
     spoilt = [dict(p) for p in tensors]
     if spoil:
         spoilt[0][spoil] = spoilt[0][spoil] + 0.3 * np.sign(spoilt[0][spoil])
-    packed = pack_layers(plan, spoilt)
-    places = [NamedSharding(mesh, spec) for spec in build.in_specs]
-    function = jax.jit(build.global_function(mesh))
+    build = build_kda(plan, level=level, interpret=interpreted(dma, detect_races))
+    runner = Runner(build, pack_layers(plan, spoilt))
     expect = jax.jit(lambda p, x, s, c: reference.kda(config, p, x, s, c))
-    weights = [
-        {n: jnp.asarray(v, jnp.float32 if n.endswith(EXACT) else jnp.bfloat16) for n, v in p.items()}
-        for p in tensors
-    ]
+    weights = [typed_weights(p) for p in tensors]
     rng = np.random.RandomState(seed)
     channels = (plan.layers, plan.batch, config.conv_taps - 1, config.conv_channels)
     recurrent = (
@@ -85,16 +116,8 @@ def kda(
     for step in range(steps):
         shape = (1, 8) if plan.verify else (plan.batch, 1)
         x = bf16(rng.standard_normal((plan.layers, *shape, config.hidden)))
-        rows = np.zeros((plan.layers, ROWS, config.hidden), np.float32)
-        rows[:, : plan.rows] = x.reshape(plan.layers, plan.rows, -1)
-        arrays = [np.asarray([kept], np.int32), rows, *packed.values()]
-        typed = [np.asarray(a).astype(t.dtype) for a, t in zip(arrays, build.arguments, strict=False)] + [
-            np.asarray(s) for s in state if s is not None
-        ]
-        placed = [jax.device_put(a, place) for a, place in zip(typed, places, strict=True)]
-        out, *after = function(*placed)
-        state = KdaState(*(np.asarray(a) for a in after))
-        by_core = np.asarray(out)
+        by_core, after = runner.step([kept], padded_rows(x), [s for s in state if s is not None])
+        state = KdaState(*after)
         found["cores_agree"] &= bool((by_core == by_core[:1]).all())
         found["values"].append(by_core[0])
         for index, p in enumerate(weights):
@@ -116,4 +139,56 @@ def kda(
         ours = to_reference(plan, state, kept)
         found["recurrent"].append(difference(ours[0], recurrent))
         found["conv"].append(difference(ours[1], conv))
+    return found
+
+
+def mla(
+    sizes: dict[str, Any],
+    first_position: int,
+    steps: int = 1,
+    dma: str = "on_wait",
+    detect_races: bool = False,
+    level: str = "off",
+    seed: int = 0,
+    spoil: str = "",
+) -> dict[str, Any]:
+    """Steps of a stack of MLA mixers beside the reference, from a cache full of noise.
+
+    Sequence b stands 5 * b tokens further on. A verify step keeps 3 rows, so that the next writes over 5.
+    """
+    config = NARROW if sizes.get("cores", 1) <= NARROW.heads else SMALL
+    plan = MlaPlan(config=config, **sizes)
+    tensors = [mixer_tensors(config, config.layers - 1, layer, seed) for layer in range(plan.layers)]
+    spoilt = [dict(p) for p in tensors]
+    if spoil:
+        spoilt[0][spoil] = spoilt[0][spoil] + 0.3 * np.sign(spoilt[0][spoil])
+    build = build_mla(plan, level=level, interpret=interpreted(dma, detect_races))
+    runner = Runner(build, mla_pack.pack_layers(plan, spoilt))
+    expect = jax.jit(lambda p, x, at, cache: reference.mla(config, p, x, at, cache))
+    weights = [typed_weights(p) for p in tensors]
+    rng = np.random.RandomState(seed)
+    latent = bf16(rng.standard_normal((plan.layers, plan.batch, plan.capacity, config.cache_width))).copy()
+    state = list(mla_pack.from_reference(plan, latent))
+    positions = first_position + 5 * np.arange(plan.batch)
+    found: dict[str, Any] = {"out": [], "cache": [], "cores_agree": True, "values": []}
+    for _ in range(steps):
+        shape = (1, 8) if plan.verify else (plan.batch, 1)
+        x = bf16(rng.standard_normal((plan.layers, *shape, config.hidden)))
+        by_core, state = runner.step(positions, padded_rows(x), state)
+        found["cores_agree"] &= bool((by_core == by_core[:1]).all())
+        found["cores_agree"] &= bool((state[0] == state[0][:1]).all())
+        found["values"].append(by_core[0])
+        for index, p in enumerate(weights):
+            want, cache = expect(
+                p,
+                jnp.asarray(x[index], jnp.bfloat16),
+                jnp.asarray(positions, jnp.int32),
+                jnp.asarray(latent[index], jnp.bfloat16),
+            )
+            want = np.asarray(want.astype(jnp.float32)).reshape(plan.rows, -1)
+            found["out"].append(difference(by_core[0, index, : plan.rows], want))
+            latent[index] = np.asarray(cache.astype(jnp.float32))
+        ours = state[0][0, :, :, : plan.capacity, : config.cache_width].astype(np.float32)
+        found["cache"].append(difference(ours, latent))
+        positions = positions + (3 if plan.verify else 1)
     return found
