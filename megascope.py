@@ -15,7 +15,15 @@ from analyzer.reports import OUTSIDE_FORMATS
 __version__ = "0.1.0"
 
 # Modules that add their verbs to the application, in the order --help shows them.
-VERB_MODULES = ("megakernels.cli", "profiler.cli", "analyzer.cli", "analyzer.show_cli", "analyzer.export_cli", "dashboard.cli")
+VERB_MODULES = (
+    "megakernels.cli",
+    "profiler.cli",
+    "analyzer.cli",
+    "analyzer.show_cli",
+    "analyzer.simulate_cli",
+    "analyzer.export_cli",
+    "dashboard.cli",
+)
 
 
 def _version(show: bool) -> None:

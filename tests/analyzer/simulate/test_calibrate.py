@@ -127,7 +127,7 @@ def test_validate_reports_errors_and_what_failed(compiled, kernel, tmp_path):
     capture = compiled(target=f"{KERNELS}:ring")
     path.write_text(CASES.format(capture=capture, measured=modelled / 1.1))
     app = megascope.build_app()
-    from analyzer.simulate.cli import register
+    from analyzer.simulate_cli import register
 
     if "validate" not in {c.name for c in app.registered_commands}:
         register(app)
@@ -143,7 +143,7 @@ def test_bounds_verb(compiled):
     from conftest import KERNELS
 
     import megascope
-    from analyzer.simulate.cli import register
+    from analyzer.simulate_cli import register
 
     app = megascope.build_app()
     if "bounds" not in {c.name for c in app.registered_commands}:
