@@ -18,6 +18,7 @@ from analyzer.view import CoreStep
 
 WORK_TRACKS = (Track.MXU, Track.VECTOR, Track.SCALAR)
 OUTSIDE = -1
+ACCOUNTED = 0.9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,12 +126,19 @@ class Code:
         return round(int(self.executed[bundles].sum()) * self.cycle_ps)
 
     def stretches(self, first: int, last: int) -> Intervals:
-        """When the core worked in bundles first..last, as finely as the timeline tells."""
+        """When the core worked in bundles first..last, as finely as the timeline tells.
+
+        Spans within the range, if they account for the cycles of its bundles; where spans were merged
+        across its edge, every span that touches it.
+        """
         low, high, start, end = self._work
-        chosen = (low >= first) & (high <= last)
-        if not chosen.any():
-            chosen = (low <= last) & (high >= first)
-        return intervals.from_spans(start[chosen], end[chosen])
+        within = (low >= first) & (high <= last)
+        found = intervals.from_spans(start[within], end[within])
+        cycles = int(self.executed[first : last + 1].sum()) * self.cycle_ps
+        if intervals.measure(found) >= ACCOUNTED * cycles:
+            return found
+        touching = (low <= last) & (high >= first)
+        return intervals.from_spans(start[touching], end[touching])
 
     @cached_property
     def _work(self) -> tuple[NDArray[np.int64], ...]:

@@ -115,6 +115,8 @@ def kernel(fault, x_hbm, bias_hbm, w_hbm, out_hbm, trail_hbm, *scratch):
 
     if fault in ("bounds", "no_bounds"):
         many_small_copies(bias_hbm, bias, bias_sem)
+    if fault == "vector":
+        arithmetic(acc)
     if fault == "spills":
         spill(acc)
     lax.fori_loop(0, TILES, one_tile, 0)
@@ -138,6 +140,17 @@ def divisions(t):
     for divisor in (3, 5, 7, 11, 13, 17, 19, 23):
         value = lax.div(value * 12345 + divisor, divisor) + lax.rem(value + 99991, divisor + 1)
     return value.astype(jnp.float32)
+
+
+def arithmetic(acc):
+    """Independent multiplications and additions, many more than anything else."""
+
+    def turn(_, block):
+        for step in range(12):
+            block = jnp.maximum(block * 1.01 + step, block * 0.99 - step)  # PLANT vector
+        return block
+
+    acc[...] = lax.fori_loop(0, 300, turn, acc[...])
 
 
 def many_small_copies(bias_hbm, bias, bias_sem):

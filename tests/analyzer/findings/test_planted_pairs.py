@@ -31,6 +31,7 @@ PAIRS = [
     Pair("MS201", "exchange"),
     Pair("MS202", "barrier"),
     Pair("MS302", "one_mxu", within=None),
+    Pair("MS303", "vector", within=None),
     Pair("MS401", "spills", within=None),
     Pair("MS402", "division", line="lax.div("),
     Pair("MS403", "bounds", "no_bounds", within=None),

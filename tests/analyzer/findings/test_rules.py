@@ -274,3 +274,16 @@ def test_critical_path_and_findings_agree_on_the_late_ring(late_ring):
     parts = critical.totals(core, critical.critical_path(core))
     late = look(context(late_ring))[0]
     assert late.saving_ps >= parts[critical.DMA_LATENCY]
+
+
+@pytest.mark.parametrize(("off", "fires"), [(900, True), (999_999, False), (None, False), ("x", False)])
+def test_probe_effect_from_the_manifest(build, off, fires):
+    build.mxu(0, 1_000_000)
+    counts = {"regions": {"time_ps": 1_000_000, "bundles": 20}, "off": {"time_ps": off, "bundles": 10}}
+    facts = {"probe_level": "regions", "probe_effect": {"counts": counts}}
+    got = found(build, "MS603", facts=facts)
+    assert bool(got) is fires
+    for finding in got:
+        check(finding)
+        assert finding.saving_ps == 1_000_000 - off
+    assert found(build, "MS603", facts={"probe_effect": 3, "probe_level": "regions"}) == []
