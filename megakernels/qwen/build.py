@@ -13,11 +13,14 @@ from megakernels.build import KernelBuild
 from megakernels.common.gemv import LANES, MXU_COLUMNS
 from megakernels.hooks import Level, instrument
 from megakernels.qwen.config import CONFIGS, QwenConfig
-from megakernels.qwen.facts import facts
+from megakernels.qwen.facts import facts, vmem_bytes
 from megakernels.qwen.kernel import decode_kernel
 from megakernels.qwen.plan import ROWS, VMEM_BYTES, Plan
 from megakernels.qwen.refs import AXIS, REPLICATED, SMEM_OPERANDS, Operands, operand_names, staging
 from megakernels.qwen.state import state_shapes
+
+# The compiler keeps spills and constants of its own in VMEM, 2.4 MiB in the full model.
+VMEM_BUDGET = VMEM_BYTES - (5 << 20)
 
 
 def operand_shapes(plan: Plan) -> Operands:
@@ -103,6 +106,20 @@ def build_plan(plan: Plan, *, level: Level = "regions", interpret: Any = False) 
     )
 
 
+def with_ring_that_fits(plan: Plan) -> Plan:
+    """The plan with its ring no deeper than VMEM allows: fewer cores have taller tiles.
+
+    Raises:
+        ValueError: Not even two banks fit.
+    """
+    sizes = vmem_bytes(plan)
+    bank = sizes["ring.banks"] // plan.ring_depth
+    depth = min(plan.ring_depth, (VMEM_BUDGET - sum(sizes.values()) + sizes["ring.banks"]) // bank)
+    if depth < 2:
+        raise ValueError(f"the arrays of batch {plan.batch} on {plan.cores} cores leave no room for a ring")
+    return dataclasses.replace(plan, ring_depth=depth, head_depth=min(depth, plan.head_depth))
+
+
 def build(
     *,
     batch: int = 1,
@@ -141,4 +158,6 @@ def build(
     if layers is not None:
         config = dataclasses.replace(config, layers=layers)
     plan = Plan(config=config, batch=batch, verify=verify, fp8=fp8, cores=cores, **sizes)
+    if "ring_depth" not in sizes:
+        plan = with_ring_that_fits(plan)
     return build_plan(plan, level=level, interpret=interpret)

@@ -28,10 +28,6 @@ EXACT = ("A_log", "dt_bias", "linear_attn.norm.weight")
 def parameters(config: QwenConfig, seed: int, fp8: bool = False) -> dict[str, np.ndarray]:
     """Random weights as a checkpoint holds them: bfloat16 or float8 with scales, a few vectors float32."""
     values = random_parameters(config, seed)
-    # Random logits of equal spread come so close that rounding picks the winner now and then; a trained head
-    # has favourites.
-    spread = np.exp(np.random.RandomState(seed).standard_normal((config.vocab, 1)))
-    values["lm_head.weight"] = values["lm_head.weight"] * spread.astype(np.float32)
     if fp8:
         values = quantize_parameters(values)
     return {
@@ -92,7 +88,11 @@ def difference(ours: Any, theirs: Any) -> float:
 
 
 def unexplained(tokens: np.ndarray, logits: np.ndarray, expected: np.ndarray) -> list[tuple[int, int]]:
-    """(row, token) where a token is not the kernel's argmax, or clearly not the reference's."""
+    """(row, token) where a token is not the kernel's argmax, or clearly not the reference's.
+
+    Of 2040 random logits the two highest are often closer than rounding: not clear is a gap below 0.05 of
+    their size, a few times the error of one.
+    """
     wrong = []
     for row, token in enumerate(tokens):
         size = np.sqrt(np.mean(expected[row] ** 2))
@@ -133,6 +133,7 @@ def decode(
         "logits": [],
         "logits_error": [],
         "cores_agree": True,
+        "unexplained_tokens": [],
     }
     for step in range(steps):
         # Sequences stand at different places, so their tiles end at different times.
@@ -143,6 +144,7 @@ def decode(
         result["tokens"].append(by_core[0].tolist())
         result["expected"].append(np.asarray(next_tokens).tolist())
         result["logits"].append(logits)
+        result["unexplained_tokens"] += unexplained(by_core[0], logits, np.asarray(expected_logits))
         result["logits_error"].append(difference(logits, expected_logits))
         tokens = np.asarray(next_tokens)
     back = to_reference(plan, state)

@@ -21,9 +21,14 @@ TOLERANCE = 0.02
 
 
 def check(run: dict[str, Any]) -> None:
-    """Tokens equal on every core, logits and states within rounding."""
+    """Tokens equal on every core, logits and states within rounding.
+
+    A token may differ from the reference's where the reference's two logits are closer than rounding.
+    """
     assert run["cores_agree"]
-    assert run["tokens"] == run["expected"]
+    assert not run["unexplained_tokens"]
+    equal = np.asarray(run["tokens"]) == np.asarray(run["expected"])
+    assert equal.mean() > 0.8
     assert max(run["logits_error"]) < TOLERANCE
     assert max(run["state_error"].values()) < TOLERANCE
 
