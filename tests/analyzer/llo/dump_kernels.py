@@ -337,6 +337,40 @@ def spilling() -> Built:
     return call, _args(((960, 128), "float32"))
 
 
+def unrolled(layers: int = 150) -> Built:
+    """Straight-line code of tens of thousands of bundles: the dump has more than 20 MB."""
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
+
+    def kernel(x, weights, o, ring, sems):
+        def copy(layer):
+            return pltpu.make_async_copy(weights.at[layer], ring.at[layer % 3], sems.at[layer % 3])
+
+        value = x[...]
+        copy(0).start()
+        copy(1).start()
+        for layer in range(layers):
+            copy(layer).wait()
+            if layer + 2 < layers:
+                copy(layer + 2).start()
+            product = jnp.dot(value, ring[layer % 3], preferred_element_type=jnp.float32)
+            value = (product * jax.nn.sigmoid(product)).astype(jnp.bfloat16)
+        o[...] = value
+
+    def call(x, weights):
+        return pl.pallas_call(
+            kernel,
+            out_shape=jax.ShapeDtypeStruct((8, 1024), jnp.bfloat16),
+            in_specs=[pl.BlockSpec(memory_space=pltpu.VMEM), pl.BlockSpec(memory_space=pltpu.HBM)],
+            scratch_shapes=[pltpu.VMEM((3, 1024, 1024), jnp.bfloat16), pltpu.SemaphoreType.DMA((3,))],
+            compiler_params=pltpu.CompilerParams(vmem_limit_bytes=48 << 20),
+        )(x, weights)
+
+    return call, _args(((8, 1024), "bfloat16"), ((layers, 1024, 1024), "bfloat16"))
+
+
 def xla_mlp() -> Built:
     import jax
     import jax.numpy as jnp
@@ -395,6 +429,7 @@ KERNELS: dict[str, Callable[[], Built]] = {
         xla_mixed,
     )
 }
+LARGE: dict[str, Callable[[], Built]] = {"unrolled": unrolled}  # compiled only when asked for by name
 
 
 def compile_one(chip: str, kernel: str) -> None:
@@ -406,7 +441,7 @@ def compile_one(chip: str, kernel: str) -> None:
 
     jax.config.update("jax_enable_compilation_cache", False)
     topology = topologies.get_topology_desc(platform="tpu", topology_name=TOPOLOGIES[chip])
-    function, specs = KERNELS[kernel]()
+    function, specs = (KERNELS | LARGE)[kernel]()
     whole = kernel == "all_gather"
     mesh = Mesh(np.array(topology.devices if whole else topology.devices[:1]), ("x",))
     sharding = NamedSharding(mesh, PartitionSpec("x") if whole else PartitionSpec())
@@ -473,7 +508,7 @@ def main() -> None:
     )
     parser.add_argument("out", type=Path)
     parser.add_argument("--chip", action="append", choices=sorted(TOPOLOGIES))
-    parser.add_argument("--kernel", action="append", choices=sorted(KERNELS))
+    parser.add_argument("--kernel", action="append", choices=sorted(KERNELS | LARGE))
     parser.add_argument("--plain", action="store_true", help="no region trace, no source annotations")
     parser.add_argument("--all-passes", action="store_true")
     parser.add_argument("--list", action="store_true")
