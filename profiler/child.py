@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ _PROJECT = Path(__file__).resolve().parents[1]
 _STDLIB = Path(os.__file__).parent
 
 
-class _Reporter:
+class Reporter:
     """Sends events to the parent; `stage` is what a failure will be blamed on."""
 
     def __init__(self, descriptor: int) -> None:
@@ -32,10 +32,12 @@ class _Reporter:
         self.stage = "start"
 
     def send(self, **event: Any) -> None:
+        """Tell the parent."""
         self._stream.write(json.dumps(event, default=str) + "\n")
         self._stream.flush()
 
     def enter(self, stage: str) -> None:
+        """Begin a stage."""
         self.stage = stage
         self.send(event="stage", stage=stage)
         print(f"[megascope] {stage}", flush=True)
@@ -43,11 +45,18 @@ class _Reporter:
 
 def main(request_path: str, descriptor: str) -> int:
     """Compile what the request names; the exit code is 0 where the parent got a result."""
+    return serve(request_path, descriptor, _compile)
+
+
+def serve(
+    request_path: str, descriptor: str, work: Callable[[Mapping[str, Any], "Reporter"], dict[str, Any]]
+) -> int:
+    """Do the work of a child process and send its result, or what went wrong, to the parent."""
     _die_with_parent()
-    report = _Reporter(int(descriptor))
+    report = Reporter(int(descriptor))
     request = json.loads(Path(request_path).read_text())
     try:
-        report.send(event="result", **_compile(request, report))
+        report.send(event="result", **work(request, report))
     except TargetError as error:
         report.send(
             event="failure", stage=report.stage, type="TargetError", message=error.fault, cure=error.cure
@@ -66,14 +75,34 @@ def main(request_path: str, descriptor: str) -> int:
     return 1
 
 
-def _compile(request: Mapping[str, Any], report: _Reporter) -> dict[str, Any]:
+def _compile(request: Mapping[str, Any], report: Reporter) -> dict[str, Any]:
+    def described(topology: str) -> list[Any]:
+        from jax.experimental import topologies
+
+        return list(topologies.get_topology_desc(platform="tpu", topology_name=topology).devices)
+
+    return compile_on(request, report, described)[0]
+
+
+def compile_on(
+    request: Mapping[str, Any], report: Reporter, devices_of: Callable[[str], list[Any]]
+) -> tuple[dict[str, Any], Any, tuple[Any, ...]]:
+    """Compile the target of a request for some devices.
+
+    Args:
+        request: What to compile.
+        report: Told of every stage.
+        devices_of: Gives the devices; its argument is the name of the topology asked for.
+
+    Returns:
+        (what the manifest needs, the compiled object, the arguments it takes as shapes with shardings).
+    """
     result: dict[str, Any] = {"libtpu_loaded_before": _libtpu_is_loaded(), "cache_hits": 0}
     report.enter("start")
     started = time.monotonic()
     import jax
     import jax.monitoring
     import numpy as np
-    from jax.experimental import topologies
 
     from megakernels.hooks import copy_names, instrument
     from profiler.source_lines import keep_every_line
@@ -83,8 +112,7 @@ def _compile(request: Mapping[str, Any], report: _Reporter) -> dict[str, Any]:
 
     jax.monitoring.register_event_listener(count_cache_hits)
     report.enter("topology")
-    topology = topologies.get_topology_desc(platform="tpu", topology_name=request["topology"])
-    devices = topology.devices
+    devices = devices_of(request["topology"])
     result["versions"] = _versions()
     result["device_kind"] = devices[0].device_kind
     result["devices"] = len(devices)
@@ -122,7 +150,7 @@ def _compile(request: Mapping[str, Any], report: _Reporter) -> dict[str, Any]:
         Path(request["hlo"], "after_optimizations.txt").write_text(text)
     result["sources"] = _user_sources(target.file)
     result["copy_names"] = copy_names()
-    return result
+    return result, compiled, arguments
 
 
 def _mesh(devices: Any, axes: dict[str, int], topology: str) -> Any:

@@ -1,4 +1,4 @@
-"""The verbs of the profiler: `compile`, `doctor`."""
+"""The verbs of the profiler: `compile`, `record`, `doctor`."""
 
 import sys
 from pathlib import Path
@@ -10,6 +10,7 @@ import typer
 def register(app: typer.Typer) -> None:
     """Add the profiler's verbs to the application."""
     app.command("compile")(compile_verb)
+    app.command("record")(record_verb)
     app.command("doctor")(doctor_verb)
 
 
@@ -72,6 +73,80 @@ def compile_verb(
     print(out)
     if probe_effect:
         print("\n".join(table(manifest["probe_effect"]["counts"])))
+
+
+def record_verb(
+    target: Annotated[str, typer.Argument(help="A kernel (mlp) or path/to/file.py:build.")],
+    *,
+    out: Annotated[Path, typer.Option("-o", "--output", help="Folder for the capture.")],
+    level: Annotated[
+        str, typer.Option(help="What the trace shows: regions, instructions, counters or none.")
+    ] = "regions",
+    steps: Annotated[int, typer.Option(min=1, help="Steps to record.")] = 5,
+    warmup: Annotated[int, typer.Option(min=1, help="Steps before them.")] = 3,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Do all but run the kernel.")] = False,
+    topology: Annotated[str | None, typer.Option(help="Slice in chips, for a dry run.")] = None,
+    chip: Annotated[str | None, typer.Option(help="tpu7x (default), v6e, v5p or v5e.")] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Option of the kernel; repeat as needed."),
+    ] = None,
+    flag: Annotated[
+        list[str] | None, typer.Option(help="One more flag for libtpu; repeat as needed.")
+    ] = None,
+    coordinator: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where several hosts record together.")
+    ] = None,
+    processes: Annotated[int, typer.Option(min=1, help="How many processes record.")] = 1,
+    process: Annotated[int, typer.Option(min=0, help="Number of this one.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace the capture if it is there.")] = False,
+    timeout: Annotated[float, typer.Option(help="Stop after this many seconds.")] = 1800.0,
+) -> None:
+    """Run a kernel on TPUs and record it: trace, bundles of what ran, and what recording cost."""
+    from analyzer.errors import DataAbsentError, UsageError
+    from profiler.progress import Progress
+    from profiler.record import LEVELS, RecordRequest, plan, probe_lines, record_kernel
+    from profiler.topology import parse_topology
+
+    if level not in LEVELS:
+        raise UsageError(f"--level {level}", "no such level", f"Levels: {', '.join(LEVELS)}.")
+    if (processes > 1) != (coordinator is not None) or process >= processes:
+        raise UsageError(
+            "--coordinator, --processes, --process",
+            "do not fit together",
+            "Give all three, with process below processes.",
+        )
+    several = {"coordinator": coordinator, "processes": processes, "process": process}
+    request = RecordRequest(
+        target=target,
+        topology=parse_topology(topology, chip),
+        level=level,
+        steps=steps,
+        warmup=warmup,
+        options=parse_options(option or []),
+        extra_flags=tuple(flag or ()),
+        timeout_seconds=timeout,
+        dry_run=dry_run,
+        distributed=several if processes > 1 else None,
+    )
+    if dry_run:
+        _say("a recording would:")
+        for number, line in enumerate(plan(request), 1):
+            _say(f"  {number}. {line}")
+    try:
+        with Progress() as progress:
+            manifest = record_kernel(request, out, force=force, progress=progress.show)
+    except DataAbsentError:
+        _say("on a TPU this would:")
+        for number, line in enumerate(plan(request), 1):
+            _say(f"  {number}. {line}")
+        raise
+    for note in manifest["notes"]:
+        _say(f"note: {note}")
+    effect = manifest["record"].get("probe_effect")
+    for line in probe_lines(effect) if effect else []:
+        _say(line)
+    print(out)
 
 
 def doctor_verb(

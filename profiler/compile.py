@@ -28,7 +28,8 @@ _PROJECT = Path(__file__).resolve().parents[1]
 # not installed.
 _BOOT = (
     "import sys; root = sys.argv.pop(1); root in sys.path or sys.path.insert(0, root); "
-    "from profiler.child import main; sys.exit(main(*sys.argv[1:]))"
+    "module = sys.argv.pop(1); import importlib; "
+    "sys.exit(importlib.import_module(module).main(*sys.argv[1:]))"
 )
 
 Progress = Callable[[str], None]
@@ -239,14 +240,52 @@ def _run_child(
         "options": dict(request.options),
         "hlo": str(capture / "hlo"),
     }
+    job = Job("profiler.child", asked, compile_environment(flags), request.target, request.timeout_seconds)
+    return run_child(job, capture, shown_log, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Work for a child process.
+
+    Attributes:
+        module: Module whose `main` does it.
+        asked: The request it reads, as JSON.
+        environment: Its environment variables.
+        target: What errors are about.
+        timeout_seconds: It is stopped after this time.
+    """
+
+    module: str
+    asked: Mapping[str, Any]
+    environment: Mapping[str, str]
+    target: str
+    timeout_seconds: float
+
+
+def run_child(job: Job, capture: Path, shown_log: Path, progress: Progress) -> dict[str, Any]:
+    """Run a job and give what it reports; its output goes to `compile.log` of the capture.
+
+    Raises:
+        MegascopeError: it failed, died or took too long.
+    """
     with tempfile.NamedTemporaryFile("w", prefix="megascope-", suffix=".json") as request_file:
-        json.dump(asked, request_file)
+        json.dump(dict(job.asked), request_file)
         request_file.flush()
         read_end, write_end = os.pipe()
         with (capture / "compile.log").open("wb") as log:
             child = subprocess.Popen(
-                [sys.executable, "-P", "-c", _BOOT, str(_PROJECT), request_file.name, str(write_end)],
-                env=compile_environment(flags),
+                [
+                    sys.executable,
+                    "-P",
+                    "-c",
+                    _BOOT,
+                    str(_PROJECT),
+                    job.module,
+                    request_file.name,
+                    str(write_end),
+                ],
+                env=dict(job.environment),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -255,7 +294,7 @@ def _run_child(
             )
         os.close(write_end)
         try:
-            return _follow(child, read_end, _Logs(capture / "compile.log", shown_log), request, progress)
+            return _follow(child, read_end, _Logs(capture / "compile.log", shown_log), job, progress)
         finally:
             os.close(read_end)
             if child.poll() is None:
@@ -266,7 +305,7 @@ def _follow(
     child: subprocess.Popen[bytes],
     events: int,
     logs: "_Logs",
-    request: CompileRequest,
+    request: Job,
     progress: Progress,
 ) -> dict[str, Any]:
     """Read the child's events until it ends; its result, or the error that says what went wrong."""
