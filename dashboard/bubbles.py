@@ -73,8 +73,8 @@ def bubble_trace(marks: Marks, bubbles: pd.DataFrame, slot: Slot, canvas: Canvas
             title,
             f"{text.duration(busy)} (from {start / MICROSECOND:,.3f} to {end / MICROSECOND:,.3f} µs)",
             text.plain(fact["cause"], 70) or f"cause {text.UNKNOWN}",
-            f"{text.plain(text.place(fact['source'])) or 'source ' + text.UNKNOWN} · bundles "
-            + text.bundles(fact["bundle_first"], fact["bundle_last"]),
+            (text.plain(text.place(fact["source"])) or f"source {text.UNKNOWN}")
+            + f" · bundles {text.bundles(fact['bundle_first'], fact['bundle_last'])}",
         ]
         hover.append("<br>".join(lines))
     return bar(
@@ -98,7 +98,7 @@ def bubble_rows(
     """The largest bubbles, biggest first, as texts for a table and the window to zoom to.
 
     Returns:
-        One dictionary per row: start, duration, share, layer, phase, cause, source, path, bundles (texts), and
+        A dictionary per row: start, duration, share, layer, phase, cause, source, path, bundles (texts) and
         `window` (start and end in ps, with room around the bubble).
     """
     frame = conform(bubbles)

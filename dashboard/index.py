@@ -7,7 +7,7 @@ import pandas as pd
 
 from analyzer.timeline import Track
 from dashboard.curves import NOTHING, Cumulative, moved
-from dashboard.lanes import LANES, LaneIndex, lane_index
+from dashboard.lanes import LANES, LaneIndex, equals, lane_index
 from dashboard.text import shorten
 
 
@@ -62,16 +62,16 @@ def build_index(timeline: pd.DataFrame, core: int | None = None) -> TimelineInde
     if len(cores) and (core is None or not (cores == core).any()):
         core = int(cores.min())
     mine = cores == core
-    codes = timeline["track"].astype(str).to_numpy()
+    tracks = timeline["track"]
     lanes = []
     for track, label, colour in LANES:
-        rows = np.flatnonzero(mine & (codes == track))
+        rows = np.flatnonzero(mine & equals(tracks, track))
         if len(rows):
             lanes.append(lane_index(timeline, rows, str(track), label, colour))
     starts = timeline["start_ps"].to_numpy(np.int64)[mine]
     ends = starts + timeline["duration_ps"].to_numpy(np.int64)[mine]
     layers, phases = bands(timeline, np.flatnonzero(mine))
-    provenances = timeline["provenance"].to_numpy()[mine]
+    provenances = timeline["provenance"].iloc[np.flatnonzero(mine)].unique()
     return TimelineIndex(
         timeline=timeline,
         core=int(core or 0),
@@ -82,7 +82,7 @@ def build_index(timeline: pd.DataFrame, core: int | None = None) -> TimelineInde
         phases=phases,
         read=_moved(lanes, Track.HBM_READ),
         written=_moved(lanes, Track.HBM_WRITE),
-        provenances=tuple(sorted({str(p) for p in pd.unique(provenances) if not pd.isna(p)})),
+        provenances=tuple(sorted({str(p) for p in provenances if not pd.isna(p)})),
     )
 
 
@@ -98,10 +98,9 @@ def bands(timeline: pd.DataFrame, rows: np.ndarray) -> tuple[tuple[Band, ...], t
     spans that occupy the core itself are used.
     """
     part = timeline.iloc[rows]
-    tracks = part["track"].astype(str)
-    regions = part[tracks == Track.REGION]
+    regions = part[equals(part["track"], Track.REGION)]
     if len(regions) == 0:
-        on_core = part[tracks.isin([Track.MXU, Track.VECTOR, Track.SCALAR, Track.WAIT])]
+        on_core = part[equals(part["track"], Track.MXU, Track.VECTOR, Track.SCALAR, Track.WAIT)]
         regions = on_core[on_core["layer"].notna() | (on_core["phase"] != "")]
     if len(regions) == 0:
         return (), ()

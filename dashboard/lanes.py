@@ -162,11 +162,33 @@ class LaneIndex:
         return merge(level.window(start, end), resolution)
 
 
+def equals(column: pd.Series, *names: str) -> np.ndarray:
+    """bool mask of the rows of a (categorical) text column that hold one of `names`.
+
+    By codes where there are any: comparing a million strings takes as long as drawing the figure.
+    """
+    wanted = {str(name) for name in names}
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        good = [i for i, c in enumerate(column.cat.categories) if str(c) in wanted]
+        return np.isin(column.cat.codes.to_numpy(), good)
+    return column.isin(list(wanted)).to_numpy(bool)
+
+
+def _queues(column: pd.Series) -> tuple[np.ndarray, tuple[str, ...]]:
+    """(queue number of each row, names of the queues in order)."""
+    codes, found = pd.factorize(column)
+    names = [str(q) for q in found]
+    order = sorted(range(len(names)), key=names.__getitem__)
+    rank = np.empty(len(names) + 1, np.int64)
+    rank[order] = np.arange(len(names))
+    rank[-1] = 0  # rows without a queue
+    return rank[codes], tuple(names[i] for i in order)
+
+
 def lane_index(timeline: pd.DataFrame, rows: np.ndarray, track: str, label: str, colour: str) -> LaneIndex:
     """Index the spans at positions `rows` of `timeline` as one lane."""
     part = timeline.iloc[rows]
-    codes, queues = pd.factorize(part["queue"].astype(str), sort=True)
-    names = tuple(str(q) for q in queues)
+    codes, names = _queues(part["queue"])
     start = part["start_ps"].to_numpy(np.int64)
     duration = part["duration_ps"].to_numpy(np.int64)
     known = part["bytes"].notna().to_numpy()

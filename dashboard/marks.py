@@ -128,7 +128,7 @@ def lane_trace(lane: LaneIndex, marks: Marks, timeline: pd.DataFrame, slot: Slot
     row = marks.queue.astype(np.float64) % lane.rows
     height = row_height * share * (0.92 if lane.rows > 1 else 1.0)
     bottom = slot.top + (row + 1) * row_height
-    facts = timeline[["name", "layer", "phase", "source", "issued_ps", "span"]].iloc[marks.row]
+    facts = timeline.iloc[marks.row]
     names = [text.shorten(n, 60) for n in facts["name"]]
     # Back-to-back copies would look like one: a hairline parts marks that are wide enough for it.
     apart = np.where((marks.count == 1) & (extent >= 4 * canvas.resolution), 0.6, 0.0)

@@ -10,6 +10,7 @@ from analyzer import intervals
 from dashboard import text
 from dashboard.curves import Cumulative
 from dashboard.index import TimelineIndex
+from dashboard.lanes import equals
 from dashboard.marks import MICROSECOND
 from dashboard.palette import Theme
 from dashboard.post import union
@@ -147,7 +148,7 @@ def search(index: TimelineIndex, words: str, limit: int = 200) -> list[tuple[int
         codes, values = pd.factorize(frame[column])
         good = np.array([needle in str(v).lower() for v in values], bool)
         hit |= np.where(codes >= 0, good[codes], False) if len(good) else False
-    rows = np.flatnonzero(mask & hit & (frame["track"].astype(str).to_numpy() != "region"))
+    rows = np.flatnonzero(mask & hit & ~equals(frame["track"], "region"))
     starts = frame["start_ps"].to_numpy(np.int64)[rows]
     rows = rows[np.argsort(starts, kind="stable")][:limit]
     part = frame.iloc[rows]

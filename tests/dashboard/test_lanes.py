@@ -38,7 +38,7 @@ def serial_spans(draw):
     return rows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(serial_spans(), st.integers(0, 14))
 def test_merging_keeps_counts_bytes_and_busy_time(rows, power):
     lane = build_index(spans(rows)).lane("hbm_read")
@@ -50,7 +50,7 @@ def test_merging_keeps_counts_bytes_and_busy_time(rows, power):
     assert len(merged) <= len(rows)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(serial_spans(), st.integers(0, 14))
 def test_only_short_neighbours_in_one_column_merge(rows, power):
     resolution = 1 << power
@@ -63,7 +63,7 @@ def test_only_short_neighbours_in_one_column_merge(rows, power):
     assert long_spans <= drawn
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(serial_spans(), st.integers(0, 200_000), st.integers(1, 100_000))
 def test_a_window_returns_exactly_the_spans_that_touch_it(rows, start, width):
     lane = build_index(spans(rows)).lane("hbm_read")

@@ -86,6 +86,7 @@ def test_the_route_is_guarded_and_answers_json(captures, loader):
     assert big.status_code == 200
 
 
+@pytest.mark.slow
 def test_a_million_spans_stay_within_the_limits(synthetic):
     from dashboard.loading import from_parts
 
