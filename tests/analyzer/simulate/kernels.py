@@ -286,3 +286,56 @@ def data_dependent(*, interpret=False):
         mesh_axes={"x": 1},
         facts={},
     )
+
+
+def scalar_arithmetic(*, interpret=False):
+    """Rows chosen by integer and float arithmetic on scalars from SMEM; see `rows_of` for the meaning."""
+
+    def kernel(integers, floats, weights, out, buffer, semaphore):
+        a, b, f = integers[0], integers[1], floats[0]
+        g = a.astype(jnp.float32) * f + 1.5
+        chosen = jnp.where(g > 3.0, jnp.floor(g).astype(jnp.int32), jnp.ceil(g / 2.0).astype(jnp.int32))
+        shifted = lax.shift_right_logical(a, 3) + lax.shift_left(a, 2) + jnp.maximum(a, -5)
+        divisor = jnp.maximum(b, 1)
+        rows = [
+            chosen,
+            shifted,
+            a % divisor,
+            a // divisor,
+            lax.rem(a, divisor),
+            lax.div(a, divisor),
+            (f * 10.0).astype(jnp.int32),
+            jnp.where((f > 1.0) & (f <= 9.0) | (f != 2.0), a ^ b, a & b),
+            lax.shift_right_arithmetic(a, 2) + jnp.minimum(a, b),
+        ]
+        for row in rows:
+            copy = pltpu.make_async_copy(weights.at[jnp.clip(row, 0, 1000)], buffer, semaphore)
+            copy.start()
+            copy.wait()
+        copy = pltpu.make_async_copy(buffer, out, semaphore)
+        copy.start()
+        copy.wait()
+
+    def function(integers, floats, weights):
+        weights = pltpu.with_memory_space_constraint(weights, pltpu.HBM)
+        smem = pl.BlockSpec(memory_space=pltpu.SMEM)
+        return pl.pallas_call(
+            kernel,
+            out_shape=_f32(8, 1024),
+            in_specs=[smem, smem, HBM],
+            out_specs=HBM,
+            scratch_shapes=[pltpu.VMEM((8, 1024), jnp.float32), pltpu.SemaphoreType.DMA],
+            interpret=interpret,
+            name="scalar_arithmetic",
+        )(integers, floats, weights)
+
+    spec = PartitionSpec()
+    return KernelBuild(
+        name="scalar_arithmetic",
+        function=function,
+        arguments=(jax.ShapeDtypeStruct((4,), jnp.int32), _f32(4), _f32(1024, 8, 1024)),
+        in_specs=(spec,) * 3,
+        out_specs=spec,
+        mesh_axes={"x": 1},
+        facts={},
+    )
