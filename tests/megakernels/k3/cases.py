@@ -6,10 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import NamedSharding
 
-from megakernels.k3 import mla_pack, reference
+from megakernels.k3 import fp4, mla_pack, mxfp4, reference
 from megakernels.k3.config import SMALL, K3Config
 from megakernels.k3.kda_pack import pack_layers
 from megakernels.k3.kda_state import KdaState, from_reference, to_reference
@@ -192,3 +193,26 @@ def mla(
         found["cache"].append(difference(ours, latent))
         positions = positions + (3 if plan.verify else 1)
     return found
+
+
+def fp4_product(m: int, k: int, n: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """A product with MXFP4 weights in a kernel, and the same from the decoded weights in float64."""
+    rng = np.random.RandomState(seed)
+    nibbles = rng.randint(0, 16, (n, k)).astype(np.uint8)
+    scale = rng.randint(110, 140, (n, k // 32)).astype(np.uint8)
+    x = bf16(rng.standard_normal((m, k)))
+    want = x.astype(np.float64) @ mxfp4.dequantize(mxfp4.pack(nibbles), scale).astype(np.float64).T
+
+    def kernel(rows: Any, weights: Any, scales: Any, out: Any) -> None:
+        spread = [fp4.spread_groups(rows[:, b * 256 : (b + 1) * 256]) for b in range(k // 256)]
+        for first in range(0, n, 256):
+            columns = slice(first, first + 256)
+            out[:, columns] = fp4.product(spread.__getitem__, weights, scales, columns)
+
+    call = pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((m, n), jnp.float32),
+        interpret=interpreted("on_wait", False),
+    )
+    got = jax.jit(call)(jnp.asarray(x, jnp.bfloat16), fp4.pack_weights(nibbles.T), fp4.pack_scales(scale.T))
+    return {"got": np.asarray(got), "want": want}
