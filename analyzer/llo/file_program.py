@@ -19,9 +19,11 @@ from analyzer.llo.generation import (
 from analyzer.llo.markers import markers_of, read_marker_names
 from analyzer.llo.operands import call_operands
 from analyzer.llo.program import (
+    Block,
     Branch,
     HbmOperand,
     Instruction,
+    Loop,
     Marker,
     NotUnderstood,
     Predicate,
@@ -76,13 +78,14 @@ class FileProgram(Program):
             ],
             dtype=bool,
         )
-        self.generation = (
-            generation_of_chip(chip)
-            or generation_of_opcodes(self.opcodes)
-            or generation_of_folder(path.parent)
-        )
+        told = generation_of_chip(chip)
+        self.generation = told or generation_of_opcodes(self.opcodes)
+        if self.generation is None and found.flow is not None and found.flow.inferred:
+            self.generation = found.flow.generation
+        if self.generation is None:
+            self.generation = generation_of_folder(path.parent)
         self._count_unknown_opcodes()
-        self._find_flow(found)
+        self._find_flow(found, told is None)
         self._note_losses()
 
     def _count_unknown_opcodes(self) -> None:
@@ -110,24 +113,20 @@ class FileProgram(Program):
         """Printed address of the bundle of instruction `index`."""
         return int(self.bundle_address[self.instruction_bundle[index]])
 
-    def _find_flow(self, found: scan.Columns) -> None:
+    def _find_flow(self, found: scan.Columns, inferred: bool) -> None:
         table = found.flow
         if table is None or table.generation != self.generation:
-            table = found.flow = self._work_out_flow(found)
+            table = found.flow = self._work_out_flow(found, inferred)
         self.delay_slots = table.delay_slots
-        self.regions = {n: Region(n, start, end if end >= 0 else None) for n, start, end in table.regions}
         self.branches: dict[int, Branch] = {}
         self.dangling: list[Instruction] = []
-        for index, target, slots in table.branches:
-            branch = self.instruction(index)
+        for index, bundle, target, slots, *guard in table.branches.tolist():
             if target < 0:
-                self.dangling.append(branch)
+                self.dangling.append(self.instruction(index))
             else:
-                self.branches[branch.bundle] = Branch(branch.bundle, target, slots, branch.predicate)
-        self.blocks = flow.find_blocks(self.bundle_count, self.branches)
-        self.loops = flow.find_loops(self.branches)
+                self.branches[bundle] = Branch(bundle, target, slots, _unpack_predicate(guard))
 
-    def _work_out_flow(self, found: scan.Columns) -> flow.FlowTable:
+    def _work_out_flow(self, found: scan.Columns, inferred: bool) -> flow.FlowTable:
         marks = flow.Marks.blank(np.diff(self.bundle_first) == 0, self.labels)
         for bundle in np.flatnonzero(found.window_end - found.body_end > 2):
             marks.take_in(int(bundle), self.trailer(int(bundle)))
@@ -137,12 +136,35 @@ class FileProgram(Program):
         if slots is None:
             slots = flow.guess_slots([b.bundle for b in branches], marks)
         resolved = flow.resolve_branches(branches, marks, slots, self._uses_guarded_value)
+        regions = [(r.number, r.start, -1 if r.end is None else r.end) for r in marks.regions.values()]
+        rows = [
+            (index, branch.bundle, *answer, *_pack_predicate(branch.predicate))
+            for index, branch, answer in zip(indices, branches, resolved, strict=True)
+        ]
         return flow.FlowTable(
             self.generation,
+            inferred,
             slots,
-            [(r.number, r.start, -1 if r.end is None else r.end) for r in marks.regions.values()],
-            [(index, *answer) for index, answer in zip(indices, resolved, strict=True)],
+            np.array(regions, dtype=np.int64).reshape(-1, 3),
+            np.array(rows, dtype=np.int64).reshape(-1, 7),
         )
+
+    @cached_property
+    def regions(self) -> dict[int, Region]:  # type: ignore[override]
+        """The regions of the region lists by number."""
+        table = self.columns.flow
+        rows = table.regions.tolist() if table is not None else []
+        return {number: Region(number, start, end if end >= 0 else None) for number, start, end in rows}
+
+    @cached_property
+    def blocks(self) -> list[Block]:  # type: ignore[override]
+        """Basic blocks in order; a branch's block includes its delay slots."""
+        return flow.find_blocks(self.bundle_count, self.branches)
+
+    @cached_property
+    def loops(self) -> list[Loop]:  # type: ignore[override]
+        """Natural loops, outer before inner."""
+        return flow.find_loops(self.branches)
 
     def trailer(self, bundle: int) -> flow.Trailer:
         """The region list, entry or exit note printed after the bundle."""
@@ -298,6 +320,20 @@ class FileProgram(Program):
         first, last = int(self.bundle_first[bundle]), int(self.bundle_first[bundle + 1])
         chosen = self._scalar_opcode[self.instruction_opcode[first:last]]
         return [self.instruction(first + int(k)) for k in np.flatnonzero(chosen)]
+
+
+def _pack_predicate(predicate: Predicate | None) -> tuple[int, int, int]:
+    if predicate is None:
+        return -1, -1, 0
+    register = predicate.register
+    return register.value, -1 if register.physical is None else register.physical, int(predicate.negated)
+
+
+def _unpack_predicate(packed: list[int]) -> Predicate | None:
+    value, physical, negated = packed
+    if value < 0:
+        return None
+    return Predicate(Register("p", value, None if physical < 0 else physical), bool(negated))
 
 
 def program_name(path: Path) -> str:

@@ -22,13 +22,16 @@ GuardUse = Callable[[int, Predicate | None, int], bool]
 class FlowTable:
     """Control flow as plain numbers, for keeping.
 
-    regions: (number, start, end or -1). branches: (instruction, target bundle or -1, delay slots used).
+    generation: what the delay slots rest on; inferred: not told by the caller.
+    regions: int64[R, 3], number, start, end or -1. branches: int64[N, 7], instruction, bundle, target
+    bundle or -1, delay slots used, predicate value or -1, its physical register or -1, 1 if negated.
     """
 
     generation: int | None
+    inferred: bool
     delay_slots: int
-    regions: list[tuple[int, int, int]]
-    branches: list[tuple[int, int, int]]
+    regions: np.ndarray
+    branches: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)

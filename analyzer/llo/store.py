@@ -32,7 +32,8 @@ _ARRAYS = (
     "instruction_opcode",
     "instruction_source",
 )
-_FLOW = ("generation", "delay_slots", "regions", "branches")
+_FLOW = ("generation", "inferred", "delay_slots")
+_FLOW_ARRAYS = ("regions", "branches")
 _CODE = (
     "comments.py",
     "decode.py",
@@ -85,8 +86,11 @@ def save(folder: Path, key: str, columns: Columns) -> str | None:
         "arrays": {},
     }
     blobs: list[bytes] = []
-    for name in _ARRAYS:
-        array = np.ascontiguousarray(getattr(columns, name))
+    kept = {name: getattr(columns, name) for name in _ARRAYS}
+    if columns.flow is not None:
+        kept |= {name: getattr(columns.flow, name) for name in _FLOW_ARRAYS}
+    for name, values in kept.items():
+        array = np.ascontiguousarray(values)
         header["arrays"][name] = [array.dtype.str, list(array.shape)]
         blobs.append(array.tobytes())
     payload = b"".join(blobs)
@@ -107,6 +111,13 @@ def save(folder: Path, key: str, columns: Columns) -> str | None:
     return None
 
 
+def _flow(said: list[Any] | None, arrays: dict[str, np.ndarray]) -> FlowTable | None:
+    if said is None:
+        return None
+    generation, inferred, slots = said
+    return FlowTable(generation, inferred, slots, arrays["regions"], arrays["branches"])
+
+
 def _unpack(raw: bytes, key: str, size: int) -> Columns | None:
     start = len(_MAGIC) + 8
     if raw[: len(_MAGIC)] != _MAGIC:
@@ -118,8 +129,7 @@ def _unpack(raw: bytes, key: str, size: int) -> Columns | None:
         return None
     arrays: dict[str, np.ndarray] = {}
     offset = 0
-    for name in _ARRAYS:
-        kind, shape = header["arrays"][name]
+    for name, (kind, shape) in header["arrays"].items():
         count = int(np.prod(shape))
         arrays[name] = np.frombuffer(payload, np.dtype(kind), count, offset).reshape(shape)
         offset += arrays[name].nbytes
@@ -127,6 +137,7 @@ def _unpack(raw: bytes, key: str, size: int) -> Columns | None:
     if offset != len(payload) or (len(spans) and int(spans.max()) > size):
         return None
     count, samples = header["lost"]
+    table = {name: arrays.pop(name) for name in _FLOW_ARRAYS if name in arrays}
     return Columns(
         **arrays,
         labels=[(int(b), str(label)) for b, label in header["labels"]],
@@ -135,5 +146,5 @@ def _unpack(raw: bytes, key: str, size: int) -> Columns | None:
         not_understood=NotUnderstood(count, [(int(a), str(t)) for a, t in samples]),
         unclosed=header["unclosed"],
         slow_windows=header["slow_windows"],
-        flow=None if header["flow"] is None else FlowTable(*header["flow"]),
+        flow=_flow(header["flow"], table),
     )
