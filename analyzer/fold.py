@@ -1,6 +1,7 @@
 """Folds a timeline into a report: metrics, bubbles, critical path, findings, the JSON contract."""
 
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -8,6 +9,7 @@ import pandas as pd
 
 from analyzer import bubbles, critical, findings, groups, metrics, view, vmem, waits
 from analyzer.capture import Capture
+from analyzer.errors import InputError
 from analyzer.findings.base import Context
 from analyzer.options import merged
 from analyzer.reports import contract
@@ -65,7 +67,7 @@ def model(
     from analyzer.simulate.simulator import as_scenario, simulate
 
     chosen = capture.kernel_program()
-    program = read_program(chosen.bundles, capture.manifest.get("chip"), capture.cache_dir)
+    program = read_program(chosen.bundles, capture.manifest.get("chip"), cache_folder(capture))
     if scenario is not None:
         scenario = merged(as_scenario(capture.manifest.get("scenario")), scenario)
     result = simulate(program, machine, scenario=scenario, facts=capture.manifest, cores=cores)
@@ -85,6 +87,14 @@ def model(
         notes=list(result.notes),
     )
     return result.timeline, facts, program
+
+
+def cache_folder(capture: Capture) -> Path | None:
+    """Where derived files go; None if nothing can be written."""
+    try:
+        return capture.cache_dir
+    except InputError:
+        return None
 
 
 def build(

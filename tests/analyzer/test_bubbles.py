@@ -109,18 +109,18 @@ def test_groups_fold_the_same_fault_in_every_layer(build):
         build.read(at, at + 50, 1, source="k.py:1", layer=layer)
         build.region(at, at + 100, "mlp", layer)
         build.read(
-            at + 90,
+            at + 80,
             at + 100,
             1,
-            issued=at + 90,
+            issued=at + 80,
             free_ps=at + 60,
             source="k.py:9",
             bundle_first=layer,
             bundle_last=8,
         )
     (group,) = groups.group_bubbles(found(build))
-    assert (group.cause, group.source, group.count, group.total_ps) == (bubbles.ISSUED_LATE, "k.py:9", 4, 160)
-    assert (group.layers, group.bundles, group.lateness_ps) == ((0, 1, 2, 3), (0, 8), 30)
+    assert (group.cause, group.source, group.count, group.total_ps) == (bubbles.ISSUED_LATE, "k.py:9", 4, 120)
+    assert (group.layers, group.bundles, group.lateness_ps) == ((0, 1, 2, 3), (0, 8), 20)
 
 
 def test_exposed_wait_names_the_transfer_and_how_late_it_was(build):
