@@ -1,0 +1,83 @@
+"""Captures made by others: a dump, traces, damaged files. Every page shows something true or says why not."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dashboard.app import PAGES, page
+from dashboard.context import Context
+from dashboard.jobs import Jobs
+from dashboard.library import Library
+from dashboard.loading import load, what_if_report
+from dashboard.pages.timeline_data import answer
+
+DATA = Path(__file__).parents[2] / "../shared/data"
+pytestmark = pytest.mark.skipif(
+    not DATA.is_dir(), reason="needs the public sample captures in ../shared/data"
+)
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """`opened(part)` -> (context, id) of a writable copy of some sample data."""
+
+    def start(part):
+        source = DATA / part
+        target = tmp_path / source.name
+        if source.is_dir():
+            shutil.copytree(source, target)
+            for path in [target, *target.rglob("*")]:
+                path.chmod(0o755 if path.is_dir() else 0o644)
+        else:
+            shutil.copy(source, target)
+            target.chmod(0o644)
+        context = Context(Library([target], load), what_if_report, Jobs())
+        return context, context.library.entries()[0].id
+
+    return start
+
+
+@pytest.mark.parametrize("part", ["v6e-matmul/dump", "v6e-matmul", "v6e-hostoffload"])
+def test_every_page_of_what_others_made(opened, part):
+    context, identity = opened(part)
+    for module in PAGES:
+        body, _, links = page(context, f"/{identity}/{module.KEY}")
+        assert "Something went wrong" not in str(body), module.KEY
+        assert len(links) == len(PAGES)
+
+
+def test_a_bare_dump_is_drawn_with_what_it_holds(opened):
+    context, identity = opened("v6e-matmul/dump")
+    found = answer(context, json.dumps({"path": f"/{identity}/timeline"}).encode())
+    names = {t["name"] for t in found["data"]}
+    assert {"HBM → VMEM transfer", "VMEM → HBM", "matrix work", "wait", "HBM bubble"} <= names
+    hover = next(t for t in found["data"] if t["name"] == "HBM → VMEM transfer")["hovertext"]
+    assert any("MiB at" in text for text in hover)
+
+
+def test_a_trace_without_copies_shows_none_and_no_zero(opened):
+    context, identity = opened("v6e-matmul")
+    loaded = context.library.get(identity)
+    assert loaded.provenance == "measured"
+    assert len(loaded.bubbles()) == 0
+    found = answer(context, json.dumps({"path": f"/{identity}/timeline"}).encode())
+    names = {t["name"] for t in found["data"]}
+    assert "HBM read" not in names
+    assert "HBM → VMEM transfer" not in names
+    assert any("shows no HBM transfers" in a["text"] for a in found["layout"]["annotations"])
+
+
+@pytest.mark.parametrize("name", ["empty", "lfs_pointer", "truncated", "utf8_mangled"])
+def test_damaged_traces_say_what_to_do(opened, name):
+    context, identity = opened(f"bad-inputs/{name}.xplane.pb")
+    body, _, _ = page(context, f"/{identity}/overview")
+    assert "panel-error" in str(body)
+    assert "Something went wrong" not in str(body)
+
+
+def test_old_bundles_ask_for_the_chip(opened):
+    context, identity = opened("old-formats")
+    body, _, _ = page(context, f"/{identity}/overview")
+    assert "--chip" in str(body)
