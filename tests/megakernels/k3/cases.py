@@ -12,11 +12,13 @@ from jax.sharding import NamedSharding
 
 from megakernels.k3 import fp4, mla_pack, mxfp4, reference
 from megakernels.k3.config import SMALL, K3Config
+from megakernels.k3.experts import ExpertPlan
+from megakernels.k3.experts_build import build_experts, pack_experts, routing_rows
 from megakernels.k3.kda_pack import pack_layers
 from megakernels.k3.kda_state import KdaState, from_reference, to_reference
 from megakernels.k3.mixer_build import build_kda, build_mla
 from megakernels.k3.mla_plan import MlaPlan
-from megakernels.k3.parameters import mixer_shapes, random_tensor
+from megakernels.k3.parameters import expert_shapes, mixer_shapes, random_tensor
 from megakernels.k3.plan import ROWS, KdaPlan
 
 # As few heads and columns as split over two ranks: interpreting costs time per access. SMALL for more ranks.
@@ -216,3 +218,65 @@ def fp4_product(m: int, k: int, n: int, seed: int = 0) -> dict[str, np.ndarray]:
     )
     got = jax.jit(call)(jnp.asarray(x, jnp.bfloat16), fp4.pack_weights(nibbles.T), fp4.pack_scales(scale.T))
     return {"got": np.asarray(got), "want": want}
+
+
+def experts(
+    sizes: dict[str, Any],
+    dma: str = "on_wait",
+    detect_races: bool = False,
+    level: str = "off",
+    seed: int = 0,
+    lone: bool = False,
+) -> dict[str, Any]:
+    """A stack of expert layers, the cores' shares added up, beside the decoded experts in float64.
+
+    Activations are rounded to bfloat16 where the kernel rounds. lone: All rows choose the same experts, so
+    that most groups of ranks have none.
+    """
+    width = 256 * sizes.get("width_ranks", 1)
+    config = dataclasses.replace(SMALL, experts=12, active_experts=3, latent=512, expert_width=width)
+    plan = ExpertPlan(config=config, **sizes)
+    build = build_experts(plan, level=level, interpret=interpreted(dma, detect_races))
+    rng = np.random.RandomState(seed)
+    stored: list[list[dict[str, np.ndarray]]] = []
+    for index in range(plan.layers):
+        stored.append([])
+        for expert in range(config.experts):
+            tensors = {}
+            for name, shape in expert_shapes(config).items():
+                packed, scale = mxfp4.quantize(random_tensor(f"{index}.{expert}.{name}", shape, seed))
+                tensors |= {f"{name}_packed": packed, f"{name}_scale": scale}
+            stored[-1].append(tensors)
+    shape = (plan.layers, plan.rows, config.active_experts)
+    chosen = np.argsort(rng.random_sample((plan.layers, plan.rows, config.experts)), -1)[..., : shape[-1]]
+    if lone:
+        chosen = np.broadcast_to([0, 1, 2], shape)
+    weights = rng.dirichlet(np.ones(config.active_experts), shape[:2]).astype(np.float32)
+    z = bf16(rng.standard_normal((plan.layers, plan.rows, config.latent)))
+    arrays = {
+        "routing": routing_rows(plan, chosen, weights),
+        "rows": np.pad(z, ((0, 0), (0, ROWS - plan.rows), (0, 0))),
+        **pack_experts(plan, stored),
+    }
+    mesh = build.mesh(jax.devices())
+    placed = [
+        jax.device_put(np.asarray(a).astype(t.dtype), NamedSharding(mesh, spec))
+        for a, t, spec in zip(arrays.values(), build.arguments, build.in_specs, strict=True)
+    ]
+    by_core = np.asarray(jax.jit(build.global_function(mesh))(*placed))
+    want = np.zeros((plan.layers, plan.rows, config.latent))
+    for index, row, k in np.ndindex(*shape):
+        tensors = stored[index][chosen[index, row, k]]
+        w = {
+            n: mxfp4.dequantize(tensors[f"{n}_packed"], tensors[f"{n}_scale"]).astype(np.float64)
+            for n in expert_shapes(config)
+        }
+        gate, up = (bf16(w[f"w{i}.weight"] @ z[index, row]).astype(np.float64) for i in (1, 3))
+        inner = 4 * np.tanh(gate / 4) / (1 + np.exp(-gate)) * 25 * np.tanh(up / 25)
+        want[index, row] += weights[index, row, k] * (w["w2.weight"] @ bf16(inner).astype(np.float64))
+    total = by_core.sum(0)
+    return {
+        "error": difference(total[:, : plan.rows], want),
+        "dead": float(np.abs(total[:, plan.rows :]).max(initial=0.0)),
+        "values": total,
+    }
