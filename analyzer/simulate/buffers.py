@@ -6,6 +6,8 @@ Gives each copy the earliest time at which it could have been issued for its buf
 from analyzer.simulate.layout import GRANULES_PER_ROW, Layout, Placed
 
 _MANY = 192
+Use = tuple[float, int]  # when it ends (ps), bundle of the access or copy
+NEVER: Use = (0.0, -1)
 
 
 def extent(granules: int, strides: tuple[int, ...] | None, *, destination: bool) -> int:
@@ -37,27 +39,28 @@ class _Ranges:
 
     def __init__(self) -> None:
         self.grain = 1
-        self.last: dict[tuple[int, int], float] = {}
+        self.last: dict[tuple[int, int], Use] = {}
 
-    def use(self, low: int, high: int, time: float) -> None:
-        """Rows low..high are in use until `time`."""
+    def use(self, low: int, high: int, time: float, bundle: int) -> None:
+        """Granules low..high are in use until `time`."""
         key = self._key(low, high)
-        if self.last.get(key, -1.0) < time:
-            self.last[key] = time
+        known = self.last.get(key)
+        if known is None or known[0] < time:
+            self.last[key] = (time, bundle)
         if len(self.last) > _MANY:
             self.grain *= 8
             old, self.last = self.last, {}
             for (a, b), at in old.items():
                 key = self._key(a, b)
-                self.last[key] = max(at, self.last.get(key, 0.0))
+                self.last[key] = max(at, self.last.get(key, NEVER))
 
     def _key(self, low: int, high: int) -> tuple[int, int]:
         grain = self.grain
         return (low, high) if grain == 1 else (low // grain * grain, -(-high // grain) * grain)
 
-    def free(self, low: int, high: int) -> float:
-        """When the last use of any of the granules ends; 0 if there was none."""
-        return max((at for (a, b), at in self.last.items() if a < high and low < b), default=0.0)
+    def free(self, low: int, high: int) -> Use:
+        """The use of any of the granules that ends last; NEVER if there was none."""
+        return max((at for (a, b), at in self.last.items() if a < high and low < b), default=NEVER)
 
 
 class BufferUse:
@@ -73,13 +76,13 @@ class BufferUse:
             found = self.ranges[placed.start] = _Ranges()
         return found
 
-    def use(self, low: int, high: int, time: float) -> None:
-        """Granules low..high are in use until `time` (ps)."""
+    def use(self, low: int, high: int, time: float, bundle: int) -> None:
+        """Granules low..high are in use until `time` (ps), by an access or copy of `bundle`."""
         placed = self.layout.find("vmem", low)
         if placed is not None:
-            self._of(placed).use(low, high, time)
+            self._of(placed).use(low, high, time, bundle)
 
-    def free(self, low: int, high: int) -> float | None:
-        """When the granules were free, or None where they belong to no known buffer."""
+    def free(self, low: int, high: int) -> Use | None:
+        """The last use of the granules, or None where they belong to no known buffer."""
         placed = self.layout.find("vmem", low)
         return None if placed is None else self._of(placed).free(low, high)

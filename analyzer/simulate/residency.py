@@ -6,7 +6,7 @@ the program computes into VMEM itself is not followed.
 
 from dataclasses import dataclass
 
-from analyzer.simulate.buffers import BufferUse, extent
+from analyzer.simulate.buffers import BufferUse, Use, extent
 from analyzer.simulate.compiled import Compiled
 from analyzer.simulate.layout import GRANULE, GRANULES_PER_ROW
 from analyzer.simulate.log import CoreLog
@@ -32,18 +32,18 @@ class Resident:
 
 def buffer_history(
     compiled: Compiled, log: CoreLog, cycle_ps: float
-) -> tuple[list[float | None], list[Resident]]:
+) -> tuple[list[Use | None], list[Resident]]:
     """Walks transfers and vector accesses in the order of issue.
 
     Returns:
-        (per transfer, when its destination in VMEM was free before it was issued, None where that is not
+        (per transfer the last use of its destination in VMEM before it was issued, None where that is not
         known; every stay of copied data in VMEM).
     """
     layout = compiled.layout
     use = BufferUse(layout)
     touches = iter(log.touches)
     touch = next(touches, None)
-    free: list[float | None] = []
+    free: list[Use | None] = []
     here: dict[tuple[int, int], int] = {}
     stays: list[Resident] = []
 
@@ -62,7 +62,7 @@ def buffer_history(
                 bytes=(place[1] - place[0]) * GRANULE,
                 transfer=index,
                 start_ps=round(transfer.start),
-                end_ps=round(max(last, transfer.end)),
+                end_ps=round(max(last[0], transfer.end)),
             )
         )
 
@@ -70,7 +70,8 @@ def buffer_history(
         while touch is not None and touch[2] <= index:
             _apply_touch(compiled, log, touch, use, cycle_ps)
             touch = next(touches, None)
-        found: float | None = None
+        found: Use | None = None
+        bundle = compiled.sites[transfer.site].bundle
         if (
             transfer.destination >= 0
             and layout.space_of(transfer.destination) == "vmem"
@@ -80,15 +81,15 @@ def buffer_history(
             high = low + extent(transfer.bytes // GRANULE, transfer.strides, destination=True)
             found = use.free(low, high)
             if found is not None:
-                found = min(found, transfer.issued)
+                found = (min(found[0], transfer.issued), found[1])
             for place in [p for p in here if p[0] < high and low < p[1]]:
                 leaves(place)
             here[low, high] = index
-            use.use(low, high, transfer.end)
+            use.use(low, high, transfer.end, bundle)
         if transfer.source >= 0 and layout.space_of(transfer.source) == "vmem":
             low = transfer.source
             high = low + extent(transfer.bytes // GRANULE, transfer.strides, destination=False)
-            use.use(low, high, transfer.source_end)
+            use.use(low, high, transfer.source_end, bundle)
         free.append(found)
     while touch is not None:
         _apply_touch(compiled, log, touch, use, cycle_ps)
@@ -111,4 +112,5 @@ def _apply_touch(
     for one in compiled.sites[event[0]].touches:
         row = 0 if one.base is None else event[one.base + 1]
         time = base + (offsets[one.last - first] + 1) * cycle
-        use.use((row + one.low) * GRANULES_PER_ROW, (row + one.high) * GRANULES_PER_ROW, time)
+        low, high = (row + one.low) * GRANULES_PER_ROW, (row + one.high) * GRANULES_PER_ROW
+        use.use(low, high, time, one.last)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.machine import Machine
+from analyzer.simulate.explain import Story
 from analyzer.simulate.residency import Resident
 from analyzer.simulate.scenario import Assumption
 
@@ -45,7 +46,8 @@ class Simulation:
     """One modelled step.
 
     Attributes:
-        build_timeline, build_residency: make `timeline` and `residency` when first asked for.
+        build_timeline, build_residency, build_stories: make `timeline`, `residency` and `stories`
+            when first asked for.
         step_time_ps: end of the last core's program.
         executed: int64[B], executions of each bundle on core 0 of the timeline.
         loop_trips: per loop of the program.
@@ -58,6 +60,7 @@ class Simulation:
 
     build_timeline: Callable[[], pd.DataFrame]
     build_residency: Callable[[], list[Resident]]
+    build_stories: Callable[[], list[Story]]
     step_time_ps: int
     executed: np.ndarray
     static_bundles: int
@@ -86,3 +89,8 @@ class Simulation:
     def residency(self) -> list[Resident]:
         """What the copies brought into VMEM, and how long it was of use."""
         return self.build_residency()
+
+    @cached_property
+    def stories(self) -> list[Story]:
+        """Why the core stood still: every exposed wait with its cause chain, the longest first."""
+        return self.build_stories()

@@ -23,6 +23,7 @@ from analyzer.simulate.compiled import Compiled
 from analyzer.simulate.cores import UnbalancedError, remote_flags, run_all, run_mirrored
 from analyzer.simulate.dependence import dependent_branches
 from analyzer.simulate.execute import Core, CoreTrace
+from analyzer.simulate.explain import explain
 from analyzer.simulate.issue import IssueModel, MxuUse
 from analyzer.simulate.layout import HBM_BASE
 from analyzer.simulate.log import CoreLog
@@ -184,6 +185,13 @@ class Simulator:
                 stay
                 for rank in shown
                 for stay in buffer_history(self.compiled, logs[rank], machine.cycle_ps)[1]
+            ],
+            build_stories=lambda: [
+                story
+                for rank in shown
+                for story in explain(
+                    self.compiled, logs[rank], machine.cycle_ps, machine["hbm.latency"] * 1e12, logs
+                )
             ],
             step_time_ps=round(max(log.end for log in logs.values())),
             executed=executed,

@@ -202,7 +202,8 @@ class SpanWriter:
 
     def _free_times(self, log: CoreLog) -> list[float | None]:
         """Per transfer, when its destination in VMEM was free before it was issued."""
-        return buffer_history(self.compiled, log, self.cycle_ps)[0]
+        uses = buffer_history(self.compiled, log, self.cycle_ps)[0]
+        return [None if use is None else use[0] for use in uses]
 
     # -- waits, work and regions ----------------------------------------------------------------
 

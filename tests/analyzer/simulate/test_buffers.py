@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.simulate.buffers import BufferUse, extent
+from analyzer.simulate.buffers import NEVER, BufferUse, extent
 from analyzer.simulate.layout import Placed
 
 COUNTS = st.integers(1, 5)
@@ -52,19 +52,19 @@ class OneBuffer:
 
 def test_free_is_the_last_overlapping_use():
     use = BufferUse(OneBuffer())
-    use.use(0, 100, 5.0)
-    use.use(100, 200, 9.0)
-    use.use(50, 150, 7.0)
-    assert use.free(0, 40) == 5.0
-    assert use.free(0, 60) == 7.0
-    assert use.free(190, 300) == 9.0
-    assert use.free(400, 500) == 0.0
+    use.use(0, 100, 5.0, 7)
+    use.use(100, 200, 9.0, 7)
+    use.use(50, 150, 7.0, 7)
+    assert use.free(0, 40) == (5.0, 7)
+    assert use.free(0, 60) == (7.0, 7)
+    assert use.free(190, 300) == (9.0, 7)
+    assert use.free(400, 500) == NEVER
     assert use.free(1 << 21, (1 << 21) + 1) is None
 
 
 def test_many_small_uses_coarsen_but_never_free_too_early():
     use = BufferUse(OneBuffer())
     for row in range(5000):
-        use.use(row * 16, row * 16 + 16, float(row))
-    assert use.free(16 * 100, 16 * 101) >= 100.0
-    assert use.free(0, 5000 * 16) == 4999.0
+        use.use(row * 16, row * 16 + 16, float(row), 7)
+    assert use.free(16 * 100, 16 * 101)[0] >= 100.0
+    assert use.free(0, 5000 * 16)[0] == 4999.0
