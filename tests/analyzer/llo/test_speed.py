@@ -1,4 +1,7 @@
-"""The bounds of benchmarks/llo_read.py, on an input small enough for every run of the tests."""
+"""The input of benchmarks/llo_read.py is a sound program, and reading it keeps to the bound on memory.
+
+Its bounds on time are checked by the benchmark itself, where the machine can be kept quiet.
+"""
 
 import importlib.util
 import sys
@@ -31,18 +34,6 @@ def test_unrolled_text_is_a_sound_program(big):
     assert program.not_understood.count == 0
     assert program.notes == []
     assert len(program.loops) == copies * len(one.loops)
-
-
-def test_reading_keeps_to_the_yardstick(big):
-    unit = benchmark.yardstick(big.read_bytes())
-    assert min(benchmark.measure_reads(big, None, 3)) < benchmark.MAX_YARDSTICKS * unit
-
-
-def test_second_read_is_much_faster(big, tmp_path):
-    """Ten times is the bound at 20 MB; here fixed costs weigh more, and half of it is asked for."""
-    cold = min(benchmark.measure_reads(big, None, 3))
-    benchmark.measure_reads(big, tmp_path, 1)
-    assert min(benchmark.measure_reads(big, tmp_path, 5)) < cold / benchmark.MIN_CACHE_SPEEDUP * 2
 
 
 def test_memory_per_byte_of_text(big):
