@@ -80,10 +80,11 @@ class FileProgram(Program):
         )
         told = generation_of_chip(chip)
         self.generation = told or generation_of_opcodes(self.opcodes)
-        if self.generation is None and found.flow is not None and found.flow.inferred:
-            self.generation = found.flow.generation
         if self.generation is None:
-            self.generation = generation_of_folder(path.parent)
+            if found.flow is not None and found.flow.inferred:
+                self.generation = found.flow.generation
+            else:
+                self.generation = generation_of_folder(path.parent)
         self._count_unknown_opcodes()
         self._find_flow(found, told is None)
         self._note_losses()
