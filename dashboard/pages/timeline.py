@@ -72,7 +72,7 @@ def toolbar(loaded: Loaded, index: TimelineIndex) -> html.Div:
             dcc.Dropdown(
                 layers,
                 id="layer-jump",
-                placeholder="Jump to layer" if index.layers else "Jump to repeat",
+                placeholder="To layer" if index.layers else "To repeat",
                 className="control",
                 disabled=not layers,
             ),
