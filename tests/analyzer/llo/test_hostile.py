@@ -133,9 +133,9 @@ LONG_LINES = {
 def test_a_line_of_a_megabyte_takes_seconds_at_most(name):
     body = LONG_LINES[name]
     data = b"     0   :  " + body + b"\n   0x1   :  { %2 = vtrace 1 }\n"
-    started = time.monotonic()
+    started = time.process_time()
     use_everything(data)
-    assert time.monotonic() - started < 10
+    assert time.process_time() - started < 10
 
 
 @pytest.mark.timeout(120)
@@ -144,12 +144,12 @@ def test_ten_million_nested_comments(closed):
     deep = 10_000_000
     comments = b"/* " * deep + (b" */" * deep if closed else b"")
     data = b"     0   :  { %s1_s0 = smov 1 " + comments + b" }\n   0x1   :  { %2 = vtrace 1 }\n"
-    started = time.monotonic()
+    started = time.process_time()
     tracemalloc.start()
     program = parse_program(data, HERE)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert time.monotonic() - started < 30
+    assert time.process_time() - started < 30
     assert program.bundle_count == 2
     assert [len(program.bundle(b)) for b in range(2)] == [1 if closed else 0, 1]
     assert program.not_understood.count == (0 if closed else 1)
@@ -159,12 +159,12 @@ def test_ten_million_nested_comments(closed):
 def test_many_odd_opcodes_stay_linear():
     rng = random.Random(1)
     lines = [f"{{ %v{i}_v1 = v{rng.randrange(10**12)}.f32 %v2_v0 }}" for i in range(20_000)]
-    started = time.monotonic()
+    started = time.process_time()
     program = parse_program(listing(*lines), HERE)
     occupancy(program)
     assert program.not_understood.count == 20_000
     assert len(program.not_understood.samples) == 20
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_missing_bundles_are_said():
