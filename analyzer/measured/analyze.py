@@ -68,7 +68,13 @@ def measure(path: Path, capture: "Capture") -> Measured:
     reported = max(traces, key=lambda t: (len(t.runs) > 0, _median_ps(t), -t.device.core))
     made = exported.provenance_of(reported.device.facts)
     if made is None or loaded.trace is None:
-        return _report(loaded, kernel, traces, reported, build_timeline(traces), capture, choice)
+        timeline, kept = build_timeline(traces, _reported_step(reported))
+        if kept is not None:
+            choice.append(
+                f"the timeline holds steps {kept[0]} to {kept[1]} of {len(reported.step_starts)};"
+                " stages and categories are of all of them"
+            )
+        return _report(loaded, kernel, traces, reported, timeline, capture, choice)
     choice.append(f"written by `megascope export` from a {made} timeline: nothing in it was measured")
     timeline = exported.read_timeline(loaded.trace)
     result = _report(loaded, kernel, traces, reported, timeline, capture, choice)
@@ -90,6 +96,12 @@ def _relabel(value: Any, provenance: str, *, label: bool = False) -> Any:
     return value.replace(MEASURED, provenance) if label and isinstance(value, str) else value
 
 
+def _reported_step(trace: CoreTrace) -> int:
+    """The step of the run of median length."""
+    index = median(trace.runs.duration_ps)
+    return 0 if index is None else int(trace.step_of(trace.runs.start_ps[index : index + 1])[0])
+
+
 def _median_ps(trace: CoreTrace) -> int:
     index = median(trace.runs.duration_ps)
     return 0 if index is None else int(trace.runs.duration_ps[index])
@@ -108,7 +120,7 @@ def _report(  # noqa: PLR0917
     index = median(runs.duration_ps)
     start = 0 if index is None else int(runs.start_ps[index])
     window = (0, 0) if index is None else (start - zero, start - zero + int(runs.duration_ps[index]))
-    step = int(reported.step_of(np.array([start]))[0])
+    step = _reported_step(reported)
     core = view.core_step(timeline, device.core, step, window)
     program = proto.traced_program(loaded.programs, kernel.name) if kernel else None
     traffic = count_traffic(reported.scopes, reported.calls, program, kernel) if kernel else []
@@ -359,26 +371,34 @@ def _verdict(
 ) -> tuple[str, str]:
     """What the time goes to, from measured shares only."""
     if kernel is None:
-        if not categories:
-            return "unknown", "no kernel and no operations found"
-        whole = intervals.measure(runs)
-        copies = [c for c in categories if c.kind is Kind.TRANSFER]
-        time = _union_of(trace, {c.name for c in copies}, runs)
-        top = categories[0]
-        if whole and time / whole >= 0.5:
-            return "copies", (
-                f"no kernel found; copies take {time / whole:.0%} of {trace.runs.label}"
-                f" ({', '.join(c.name for c in copies[:3])})"
-            )
-        share = top.time_ps / whole if whole else 0
-        return top.name, f"no Pallas kernel found; most time goes to {top.name} ({share:.0%})"
+        return _verdict_without_kernel(categories, trace, runs)
     if not table:
         return "unknown", "the trace has no named scopes, so what bounds the kernel is not visible"
     waiting = sum(s.share for s in table if s.depth == 0 and s.phase in DMA_WAITS and s.share)
     top = max((s for s in table if s.depth == 0), key=lambda s: s.time_ps)
     if waiting >= 0.5:
         return "dma waits", f"the core waits for copies {waiting:.0%} of the call"
+    if not top.phase:
+        return "unknown", f"{top.share or 0:.0%} of the call is in no named scope"
     return top.phase, f"most time goes to {top.phase} ({top.share or 0:.0%})"
+
+
+def _verdict_without_kernel(
+    categories: list[operations.Category], trace: CoreTrace, runs: intervals.Intervals
+) -> tuple[str, str]:
+    if not categories:
+        return "unknown", "no kernel and no operations found"
+    whole = intervals.measure(runs)
+    copies = [c for c in categories if c.kind is Kind.TRANSFER]
+    time = _union_of(trace, {c.name for c in copies}, runs)
+    top = categories[0]
+    if whole and time / whole >= 0.5:
+        return "copies", (
+            f"no kernel found; copies take {time / whole:.0%} of {trace.runs.label}"
+            f" ({', '.join(c.name for c in copies[:3])})"
+        )
+    share = top.time_ps / whole if whole else 0
+    return top.name, f"no Pallas kernel found; most time goes to {top.name} ({share:.0%})"
 
 
 def _union_of(trace: CoreTrace, names: set[str], windows: intervals.Intervals) -> int:

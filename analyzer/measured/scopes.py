@@ -29,7 +29,8 @@ class Scopes:
     Attributes:
         start_ps, end_ps: int64[S], children cut to their parent where they exceed it by a tick.
         name: own name of each. path: phase path ("a/b"), without layers.
-        layer: int64[S], -1 outside any layer. depth: int64[S].
+        layer: int64[S], -1 outside any layer.
+        parent: int64[S], index of the scope it lies in, -1 for none.
         site: int64[S], the kind of event: two scopes of one name at two places of the program differ in it.
         crossing: scopes that overlap another one without lying in it.
         layers_counted: True if layer numbers are the order of entry, because the trace has no values.
@@ -40,7 +41,7 @@ class Scopes:
     name: list[str]
     path: list[str]
     layer: NDArray[np.int64]
-    depth: NDArray[np.int64]
+    parent: NDArray[np.int64]
     site: NDArray[np.int64]
     crossing: int
     layers_counted: bool
@@ -56,8 +57,8 @@ def read_scopes(device: Device, calls: Runs) -> Scopes:
     names: list[str] = []
     paths: list[str] = []
     layer = np.full(len(events), -1, dtype=np.int64)
-    depth = np.zeros(len(events), dtype=np.int64)
-    stack: list[tuple[int, str, int]] = []  # end, path, layer
+    parent = np.full(len(events), -1, dtype=np.int64)
+    stack: list[tuple[int, str, int, int]] = []  # end, path, layer, index
     crossing, counted, entered = 0, False, 0
     call_starts = calls.start_ps
     call_of = np.searchsorted(call_starts, start, side="right")
@@ -78,7 +79,7 @@ def read_scopes(device: Device, calls: Runs) -> Scopes:
             crossing += 1
             stack.pop()
         name = known[kind]
-        path, inherited = (stack[-1][1], stack[-1][2]) if stack else ("", -1)
+        path, inherited, parent[i] = stack[-1][1:] if stack else ("", -1, -1)
         found = layers[kind]
         if found is not None:
             value = values[i] if values is not None else np.nan
@@ -94,10 +95,9 @@ def read_scopes(device: Device, calls: Runs) -> Scopes:
             path = f"{path}/{name}" if path else name
         names.append(name)
         paths.append(path)
-        layer[i], depth[i] = inherited, len(stack)
-        end[i] = finish
-        stack.append((finish, path, inherited))
-    return Scopes(start, end, names, paths, layer, depth, events.kind, crossing, counted)
+        layer[i], end[i] = inherited, finish
+        stack.append((finish, path, inherited, i))
+    return Scopes(start, end, names, paths, layer, parent, events.kind, crossing, counted)
 
 
 def is_wait(name: str) -> bool:

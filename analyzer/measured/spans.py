@@ -5,7 +5,7 @@ as well. Copies inside a kernel are not in a trace, so HBM tracks hold asynchron
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,8 @@ from analyzer.measured.kernel import TARGET, Kernel, Runs, kernel_calls, operati
 from analyzer.measured.load import ASYNC, MODULES, OPS, SCOPES, Device
 from analyzer.measured.scopes import Scopes, is_barrier, is_wait, read_scopes
 from analyzer.timeline import Kind, Provenance, Track
+
+SPANS_KEPT = 300_000  # of a longer trace the table holds the steps around the reported one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,9 +81,23 @@ def origin(traces: list[CoreTrace]) -> int:
     return min(firsts, default=0)
 
 
-def build_timeline(traces: list[CoreTrace]) -> pd.DataFrame:
-    """The spans of all cores."""
+def build_timeline(
+    traces: list[CoreTrace], step: int = 0, limit: int = SPANS_KEPT
+) -> tuple[pd.DataFrame, tuple[int, int] | None]:
+    """The spans of all cores.
+
+    Args:
+        traces: the cores.
+        step: the step that must be in it.
+        limit: with more events than this, only whole steps around that one are kept.
+
+    Returns:
+        (the table, the first and last step that it holds or None for all).
+    """
     zero = origin(traces)
+    kept = _steps_kept(traces, step, limit)
+    if kept is not None:
+        traces = [_within(trace, *kept) for trace in traces]
     parts = [part for trace in traces for part in (_scopes(trace), _waits(trace), _ops(trace), _async(trace))]
     columns: dict[str, object] = {}
     for name in ("core", "track", "kind", "name", "step", "layer", "phase", "start_ps", "duration_ps"):
@@ -96,7 +112,57 @@ def build_timeline(traces: list[CoreTrace]) -> pd.DataFrame:
     columns["layer"] = pd.array(
         [None if v < 0 else v for v in np.asarray(columns["layer"]).tolist()], dtype="Int32"
     )
-    return table.from_columns(columns)
+    return table.from_columns(columns), kept
+
+
+def _steps_kept(traces: list[CoreTrace], step: int, limit: int) -> tuple[int, int] | None:
+    """The steps around `step` that have no more events than `limit` together, at least itself."""
+    every = [
+        trace.step_of(starts)
+        for trace in traces
+        for starts in (trace.scopes.start_ps, *(trace.device.lines[n].start_ps for n in (OPS, ASYNC)))
+    ]
+    counts = np.bincount(np.concatenate(every), minlength=step + 1)
+    if counts.sum() <= limit:
+        return None
+    low = high = step
+    room = limit - int(counts[step])
+    while True:
+        later = int(counts[high + 1]) if high + 1 < len(counts) else limit + 1
+        earlier = int(counts[low - 1]) if low else limit + 1
+        if later <= min(room, earlier):
+            high, room = high + 1, room - later
+        elif earlier <= room:
+            low, room = low - 1, room - earlier
+        else:
+            return low, high
+
+
+def _within(trace: CoreTrace, low: int, high: int) -> CoreTrace:
+    """The events of some steps."""
+
+    def chosen(start_ps: NDArray[np.int64]) -> NDArray[np.int64]:
+        steps = trace.step_of(start_ps)
+        return np.flatnonzero((steps >= low) & (steps <= high))
+
+    s = trace.scopes
+    rows = chosen(s.start_ps)
+    scopes = replace(
+        s,
+        start_ps=s.start_ps[rows],
+        end_ps=s.end_ps[rows],
+        name=[s.name[i] for i in rows],
+        path=[s.path[i] for i in rows],
+        layer=s.layer[rows],
+    )
+    lines = dict(trace.device.lines)
+    for name in (OPS, ASYNC):
+        line = lines[name]
+        rows = chosen(line.start_ps)
+        lines[name] = replace(
+            line, start_ps=line.start_ps[rows], duration_ps=line.duration_ps[rows], kind=line.kind[rows]
+        )
+    return replace(trace, scopes=scopes, device=replace(trace.device, lines=lines))
 
 
 def _part(trace: CoreTrace, start: NDArray[np.int64], end: NDArray[np.int64], **more: object) -> dict:

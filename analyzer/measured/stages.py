@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from analyzer import intervals, metrics
 from analyzer.measured.kernel import Runs
@@ -44,10 +45,12 @@ def stages(trace: CoreTrace, runs: Runs) -> list[Stage]:
     whole = intervals.measure(windows)
     if not len(scopes.name) or not whole:
         return []
-    groups: dict[tuple[int | None, str], list[int]] = {}
+    known: dict[tuple[int | None, str], int] = {}
+    of = np.empty(len(scopes.name), dtype=np.int64)
     for i, (layer, path) in enumerate(zip(scopes.layer.tolist(), scopes.path, strict=True)):
-        groups.setdefault((None if layer < 0 else layer, path), []).append(i)
-    own = metrics.self_times(_regions(scopes), int(starts.min()), int(ends.max()))
+        of[i] = known.setdefault((None if layer < 0 else layer, path), len(known))
+    own = _own(scopes, of, len(known), windows)
+    begins = intervals.covered(windows, scopes.start_ps, scopes.start_ps + 1) > 0
 
     def stage(key: tuple[int | None, str], inside: intervals.Intervals, alone: int, entered: int) -> Stage:
         per_run = intervals.covered(inside, starts, ends)
@@ -65,32 +68,46 @@ def stages(trace: CoreTrace, runs: Runs) -> list[Stage]:
             longest_ps=int(per_run.max()),
         )
 
-    result, everything = [], intervals.EMPTY
-    for key, rows in groups.items():
+    result = []
+    order = np.argsort(of, kind="stable")
+    members = np.split(order, np.cumsum(np.bincount(of, minlength=len(known)))[:-1])
+    for (key, group), rows in zip(known.items(), members, strict=True):
         spans = intervals.from_spans(scopes.start_ps[rows], scopes.end_ps[rows])
-        inside = intervals.intersection(spans, windows)
-        begins = scopes.start_ps[rows]
-        entered = int((intervals.covered(windows, begins, begins + 1) > 0).sum())
-        if not entered and not len(inside):
-            continue
-        everything = intervals.union(everything, inside)
-        alone = intervals.measure(intervals.intersection(own.get(key, intervals.EMPTY), windows))
-        result.append(stage(key, inside, alone, entered))
-    rest = intervals.subtraction(windows, everything)
+        inside, entered = intervals.intersection(spans, windows), int(begins[rows].sum())
+        if entered or len(inside):
+            result.append(stage(key, inside, int(own[group]), entered))
+    rest = intervals.subtraction(windows, intervals.from_spans(scopes.start_ps, scopes.end_ps))
     if len(rest):
         result.append(stage((None, ""), rest, intervals.measure(rest), len(runs)))
     return result
 
 
-def _regions(scopes: Scopes) -> pd.DataFrame:
-    """The scopes as `metrics.self_times` takes them."""
+def _own(
+    scopes: Scopes, of: NDArray[np.int64], groups: int, windows: intervals.Intervals
+) -> NDArray[np.int64]:
+    """int64[groups]: time in the scopes of each group and not in a scope nested in them.
+
+    Scopes nest, so it is their time less that of their children; where some cross, time belongs to the scope
+    that was entered last.
+    """
+    if not scopes.crossing:
+        inside = intervals.covered(windows, scopes.start_ps, scopes.end_ps)
+        nested = scopes.parent >= 0
+        own = inside.copy()
+        np.subtract.at(own, scopes.parent[nested], inside[nested])
+        total = np.zeros(groups, dtype=np.int64)
+        np.add.at(total, of, own)
+        return total
     layer = pd.array([None if v < 0 else v for v in scopes.layer.tolist()], dtype="Int32")
-    return pd.DataFrame(
-        {
-            "start_ps": scopes.start_ps,
-            "duration_ps": np.maximum(scopes.end_ps - scopes.start_ps, 0),
-            "layer": layer,
-            "phase": np.array(scopes.path, dtype=object),
-            "name": np.full(len(scopes.path), "", dtype=object),
-        }
-    )
+    regions = pd.DataFrame({"start_ps": scopes.start_ps, "layer": layer})
+    regions["duration_ps"] = np.maximum(scopes.end_ps - scopes.start_ps, 0)
+    regions["phase"], regions["name"] = np.array(scopes.path, dtype=object), ""
+    times = metrics.self_times(regions, int(windows[0, 0]), int(windows[-1, 1]))
+    total = np.zeros(groups, dtype=np.int64)
+    for layer_number, path, group in {
+        (int(number), path, int(group))
+        for number, path, group in zip(scopes.layer, scopes.path, of, strict=True)
+    }:
+        found = times.get((None if layer_number < 0 else layer_number, path), intervals.EMPTY)
+        total[group] = intervals.measure(intervals.intersection(found, windows))
+    return total

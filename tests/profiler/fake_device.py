@@ -1,6 +1,6 @@
 """Stands in for TPUs where the hardware call itself is.
 
-Compiles are real, a run does nothing, and the profiler writes the simulated step of the real dump as its trace.
+Compiles are real, a run does nothing, the profiler writes the simulated step of the real dump as its trace.
 """
 
 import contextlib

@@ -261,3 +261,21 @@ def test_random_scopes_add_up(tmp_path):
         stages = report_of(write(tmp_path, device(scopes=sorted(scopes, key=lambda x: (x[1], -x[2])))))
         assert sum(s["own_share"] for s in stages["trace"]["stages"]) == pytest.approx(1)
         assert all(s["own_share"] <= s["share"] + 1e-12 <= 1 + 2e-12 for s in stages["trace"]["stages"])
+
+
+def test_long_traces_keep_the_steps_around_the_reported_one(tmp_path):
+    from analyzer.measured.spans import build_timeline, core_trace
+
+    calls = [(10 * US + i * 100 * US, 50 * US) for i in range(9)]
+    scopes = [("gate", start + k * 5 * US, 4 * US) for start, _ in calls for k in range(10)]
+    loaded = load(write(tmp_path, device(scopes=scopes, calls=calls)))
+    kernel, _ = choose_kernel(loaded.devices)
+    traces = [core_trace(one, kernel) for one in loaded.devices]
+    whole, kept = build_timeline(traces, 4)
+    assert (len(whole), kept) == (90, None)
+    part, kept = build_timeline(traces, 4, limit=35)  # a step is 11 events: ten scopes and the call
+    assert kept == (4, 6)
+    assert set(part["step"]) == {4, 5, 6}
+    same = whole[whole["step"].isin([4, 5, 6])]
+    assert part["start_ps"].tolist() == same["start_ps"].tolist()
+    assert build_timeline(traces, 8, limit=1)[1] == (8, 8)
