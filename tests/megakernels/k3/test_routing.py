@@ -2,15 +2,19 @@
 
 import dataclasses
 import json
+import tomllib
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from megakernels.k3 import experts
 from megakernels.k3.config import KIMI_K3, TINY
 from megakernels.k3.counts import Counts
+from megakernels.k3.experts import ExpertPlan
 from megakernels.k3.routing import Routing, load, recorded, uniform
+from megakernels.k3.scenario import experts_scenario
 
 
 @pytest.mark.parametrize("rows", [1, 2, 8])
@@ -82,3 +86,24 @@ def test_recording_the_reference(models) -> None:
     np.testing.assert_array_equal(routing.chosen[2], out.routing[2, 0])
     assert routing.first_layer == 1
     assert routing.source.startswith("reference")
+
+
+def test_a_scenario_gives_every_core_its_own_experts() -> None:
+    chosen = np.asarray([[[0, 5, 3], [5, 6, 7]], [[11, 10, 9], [8, 11, 10]]], np.int32)
+    routing = Routing("m", 12, 1, "by hand", chosen)
+    config = dataclasses.replace(TINY, latent=256, expert_width=512)
+    plan = ExpertPlan(config, layers=2, groups=3, width_ranks=2, rows=2)
+    places = tomllib.loads(experts_scenario(plan, routing))["cores"]
+    values = [
+        [np.asarray(v, np.int32).view(np.float32).tolist() for v in c["pops"].values()]
+        for c in places.values()
+    ]
+    assert values[0] == values[1] == [[2, 0], [0, 3]]
+    assert values[2] == values[3] == [[3, 0], [1, 2, 3]]
+    assert values[5] == [[0, 4], [0, 1, 2, 3]]
+    source = Path(experts.__file__).read_text().splitlines()
+    lines = [source[int(place.rpartition(":")[2]) - 1] for place in places["0"]["pops"]]
+    assert "jnp.sum" in lines[0]
+    assert "jnp.min" in lines[1]
+    with pytest.raises(ValueError, match="does not fit"):
+        experts_scenario(dataclasses.replace(plan, layers=3), routing)
