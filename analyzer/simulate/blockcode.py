@@ -177,7 +177,7 @@ class BlockWriter:
             self.lines.append(f"{name} = {text}")
             self.assigned.add(name)
         elif m == "spop":
-            index = self.c.add_site(Op.VISIT, i, self.block, i.bundle, detail="spop")
+            index = self.c.add_site(Op.VISIT, i, self.block, i.bundle, detail=self.c.pop_kind(name))
             self._define(name, f"P({index})", i)
         elif m in ("vpop.sfrf",):
             index = self.c.add_site(Op.VISIT, i, self.block, i.bundle, detail="semaphore")

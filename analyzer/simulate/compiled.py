@@ -54,6 +54,12 @@ class Compiled:
             for instruction in bundle:
                 for result in instruction.results:
                     self.definitions[name_of(result)].append(instruction)
+        self.users: dict[str, list[Instruction]] = defaultdict(list)
+        for bundle in self.scalar:
+            for instruction in bundle:
+                if instruction.mnemonic not in ("smov", "sphi", "scalar_select", "sst"):
+                    for name in self.used(instruction):
+                        self.users[name].append(instruction)
         self.constants: dict[str, int] = {}
         self._fold_constants()
         self.sites: list[Site] = [Site(i, Op.VISIT, block.start, i) for i, block in enumerate(program.blocks)]
@@ -224,6 +230,14 @@ class Compiled:
             text = self.text(block)
             self._code[block] = compile(text, f"<block {block}>", "exec")
         return self._code[block]
+
+    def pop_kind(self, name: str) -> str:
+        """`spop float` where an operation on float32 uses a popped value, else `spop`.
+
+        Conversions test the sign of the bits with an integer comparison, so not every user is a float's.
+        """
+        reads_float = ("f32" in i.mnemonic and i.mnemonic != "scvt.s32.f32" for i in self.users.get(name, []))
+        return "spop float" if any(reads_float) else "spop"
 
     def bundle_of_line(self, file: str, line: int) -> int | None:
         """Bundle of a line of generated code, by the file name that `code` gives it."""

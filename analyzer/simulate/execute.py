@@ -9,7 +9,7 @@ from typing import Any
 from analyzer.errors import UnsupportedProgramError
 from analyzer.simulate import expressions
 from analyzer.simulate.compiled import Compiled
-from analyzer.simulate.scenario import Assumptions, Draw, Scenario, sequence_of
+from analyzer.simulate.scenario import Assumptions, Draw, Number, Scenario, bits_of, sequence_of
 from analyzer.simulate.sites import name_of
 from analyzer.simulate.words import DeviceWords, guarded_dummies
 
@@ -59,7 +59,7 @@ class Core:
         ):
             self.smem.update(dict.fromkeys(addresses, value))
         self._dummies = guarded_dummies(compiled)
-        self._pops: dict[str, Iterator[int]] = {}
+        self._pops: dict[str, Iterator[Number]] = {}
         self.namespace: dict[str, object] = dict(expressions.helpers())
         self.namespace |= dict.fromkeys(compiled.globals_, 0)
         self.namespace |= {
@@ -93,7 +93,7 @@ class Core:
                 continue
             given = operand.index in self.scenario.scalars
             value = self.scenario.scalars.get(operand.index, self.scenario.default)
-            self.namespace[name] = value & expressions.MASK
+            self.namespace[name] = bits_of(value)
             if name in self.compiled.live:
                 what = f"operand {operand.index} ({operand.shape}) passed by value"
                 self.assumptions.note(what, f"bundle {operand.bundle:#x}", value, given)
@@ -147,10 +147,11 @@ class Core:
             return 0
         name = placed.name if placed is not None else f"word {address:#x}"
         given = name in self.scenario.words
-        value = self.scenario.words.get(name, self.scenario.default) & expressions.MASK
+        value = self.scenario.words.get(name, self.scenario.default)
         frame = sys._getframe(2)  # generated code, from _Smem.__missing__
         bundle = self.compiled.bundle_of_line(frame.f_code.co_filename, frame.f_lineno)
-        return self.assumptions.note(f"SMEM word {name}", self._load_source(bundle), value, given)
+        self.assumptions.note(f"SMEM word {name}", self._load_source(bundle), value, given)
+        return bits_of(value)
 
     def _load_source(self, bundle: int | None) -> str:
         """Source line of the scalar load in a bundle; its address where the dump does not say."""
@@ -176,13 +177,15 @@ class Core:
         if sequence is None:
             given = self.scenario.pops[key] if key is not None else self.scenario.default
             sequence = self._pops[source] = sequence_of(given, source, self.scenario.default)
-        value = next(sequence) & expressions.MASK
-        return self.assumptions.note("vector to scalar pop", source, value, key is not None)
+        value = next(sequence)
+        self.assumptions.note("vector to scalar pop", source, value, key is not None)
+        return bits_of(value, as_float=site.detail == "spop float")
 
     def _semaphore(self, index: int) -> int:
         site = self.compiled.sites[index]
         source = str(site.source) if site.source is not None else f"bundle {site.bundle:#x}"
-        return self.assumptions.note("semaphore value read", source, 0, False)
+        self.assumptions.note("semaphore value read", source, 0, False)
+        return 0
 
     def _load_smem(self, index: int, source: int, destination: int, granules: int) -> None:
         """Content that a DMA brings into SMEM: from the operand it is read from, else assumed."""
@@ -196,15 +199,16 @@ class Core:
         offset = (source - placed.start) * 8 if placed is not None else 0
         where = str(site.source) if site.source is not None else f"bundle {site.bundle:#x}"
         drawn = given.sequence(origin) if isinstance(given, Draw) else None
+        value: Number
         for k in range(granules * 8):
             if drawn is not None:
                 value = next(drawn)
             elif given is None:
                 value = self.scenario.default
-            elif isinstance(given, int):
+            elif isinstance(given, int | float):
                 value = given
             elif isinstance(given, list):
                 value = given[offset + k] if offset + k < len(given) else self.scenario.default
-            self.smem[destination + k] = value & expressions.MASK
-        first = self.smem[destination]
-        self.assumptions.note(f"SMEM content copied from {origin}", where, first, given is not None)
+            if k == 0:
+                self.assumptions.note(f"SMEM content copied from {origin}", where, value, given is not None)
+            self.smem[destination + k] = bits_of(value)

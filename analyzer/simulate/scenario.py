@@ -9,6 +9,8 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from analyzer.simulate import expressions
+
 
 @dataclass(frozen=True, slots=True)
 class Draw:
@@ -19,10 +21,10 @@ class Draw:
 
     low: int = 0
     high: int = 0
-    choices: tuple[int, ...] = ()
+    choices: tuple[int | float, ...] = ()
     seed: int = 0
 
-    def sequence(self, place: str) -> Iterator[int]:
+    def sequence(self, place: str) -> Iterator[int | float]:
         """The values that one place in the program sees, in turn, without end."""
         generator = random.Random(f"{self.seed}:{place}")
         while True:
@@ -33,7 +35,8 @@ class Draw:
         return f"drawn from {what}, seed {self.seed}"
 
 
-type Values = int | list[int] | Draw
+type Number = int | float
+type Values = Number | list[Number] | Draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +52,33 @@ class Scenario:
             turn, from the first again at the end.
         words: `#allocation12` -> value of an SMEM word that the program never writes.
         default: value of everything else (0).
+
+    A float stands for its float32 bits. An int given to a pop that the program reads as a float does too.
     """
 
     name: str = "default"
     devices: int | None = None
-    scalars: Mapping[int, int] = field(default_factory=dict)
+    scalars: Mapping[int, Number] = field(default_factory=dict)
     smem: Mapping[int, Values] = field(default_factory=dict)
     pops: Mapping[str, Values] = field(default_factory=dict)
-    words: Mapping[str, int] = field(default_factory=dict)
+    words: Mapping[str, Number] = field(default_factory=dict)
     default: int = 0
 
 
-def sequence_of(values: Values, place: str, default: int) -> Iterator[int]:
+def sequence_of(values: Values, place: str, default: int) -> Iterator[Number]:
     """Values in turn for one place: a constant, a list over and over, or draws."""
     if isinstance(values, Draw):
         return values.sequence(place)
-    if isinstance(values, int):
+    if isinstance(values, int | float):
         return itertools.repeat(values)
     return itertools.cycle(values or [default])
+
+
+def bits_of(value: Number, *, as_float: bool = False) -> int:
+    """The 32 bits a register holds for a value of a scenario."""
+    if as_float or isinstance(value, float):
+        return expressions.to_bits(float(value))
+    return value & expressions.MASK
 
 
 @dataclass(slots=True)
@@ -81,9 +93,9 @@ class Assumption:
     source: str
     given: bool
     count: int = 0
-    values: list[int] = field(default_factory=list)
+    values: list[Number] = field(default_factory=list)
 
-    def note(self, value: int) -> None:
+    def note(self, value: Number) -> None:
         """Count one use of `value`."""
         self.count += 1
         if len(self.values) < 8 and value not in self.values:
@@ -96,14 +108,13 @@ class Assumptions:
     def __init__(self) -> None:
         self.items: dict[tuple[str, str], Assumption] = {}
 
-    def note(self, what: str, source: str, value: int, given: bool) -> int:
-        """Record one use; gives the value back."""
+    def note(self, what: str, source: str, value: Number, given: bool) -> None:
+        """Record one use."""
         key = (what, source)
         found = self.items.get(key)
         if found is None:
             found = self.items[key] = Assumption(what, source, given)
         found.note(value)
-        return value
 
 
 def merge_assumptions(of_cores: Iterable[Assumptions]) -> tuple[Assumption, ...]:

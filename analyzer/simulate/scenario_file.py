@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from analyzer.errors import InputError
-from analyzer.simulate.scenario import Draw, Scenario, Values
+from analyzer.simulate.scenario import Draw, Number, Scenario, Values
 
 _TABLES = ("scalars", "smem", "pops", "words")
 _FORM = "See docs/model.md for the form"
@@ -120,10 +120,15 @@ def _integer(path: Path, where: str, value: object) -> int:
     raise InputError(path, f"{where} = {value!r} is not an integer", "Give an integer")
 
 
+def _number(path: Path, where: str, value: object) -> Number:
+    return value if isinstance(value, float) else _integer(path, where, value)
+
+
 def _values(path: Path, where: str, value: object) -> Values:
     if isinstance(value, list):
-        return [_integer(path, where, one) for one in value]
+        return [_number(path, where, one) for one in value]
     if isinstance(value, dict):
+        draw: Draw | None
         try:
             draw = Draw(**(value | {"choices": tuple(value.get("choices", ()))}))
         except TypeError:
@@ -135,4 +140,4 @@ def _values(path: Path, where: str, value: object) -> Values:
                 "Give { low = 0, high = 7, seed = 1 } or { choices = [...] }",
             )
         return draw
-    return _integer(path, where, value)
+    return _number(path, where, value)

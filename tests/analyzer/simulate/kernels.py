@@ -339,3 +339,34 @@ def scalar_arithmetic(*, interpret=False):
         mesh_axes={"x": 1},
         facts={},
     )
+
+
+def counted(*, interpret=False):
+    """As many rows as a vector has positive elements: a float sum that becomes a loop's bound."""
+
+    def kernel(x, weights, out, row, buffer, semaphore):
+        copy = pltpu.make_async_copy(x.at[3], row, semaphore)
+        copy.start()
+        copy.wait()
+        count = jnp.sum(jnp.where(row[0:1] > 0, 1.0, 0.0)).astype(jnp.int32)
+
+        def body(i, carry):
+            copy = pltpu.make_async_copy(weights.at[i], buffer, semaphore)
+            copy.start()
+            copy.wait()
+            return carry
+
+        lax.fori_loop(0, count, body, 0)
+        copy = pltpu.make_async_copy(buffer, out, semaphore)
+        copy.start()
+        copy.wait()
+
+    tile = pltpu.VMEM((8, 512), jnp.float32)
+    return _build(
+        "counted",
+        kernel,
+        [_f32(2048, 8, 512), _f32(1024, 8, 512)],
+        _f32(8, 512),
+        [tile, tile, pltpu.SemaphoreType.DMA],
+        interpret=interpret,
+    )

@@ -65,7 +65,7 @@ def test_file_gives_values_to_every_core(kernel, tmp_path):
     ("text", "named"),
     [
         ("x = 1", "'x' is no scenario entry"),
-        ("[scalars]\n0 = 1.5", "scalars.0 = 1.5"),
+        ("[scalars]\n0 = true", "scalars.0 = True"),
         ("[pops]\nk = { low = 5, high = 1 }", "pops.k is no distribution"),
         ("[pops]\nk = { lo = 5 }", "pops.k is no distribution"),
         ("scalars = 3", "scalars is not a table"),
@@ -89,3 +89,16 @@ def test_kernel_can_bring_its_own_scenario(kernel):
     assert result.scenario.name == "from the kernel"
     assert result.operand_bytes[2][0] == 4 * 8 * 512 * 4
     assert one.simulator.simulate(TPU7X, Scenario(), facts).scenario.name == "default"
+
+
+def test_a_count_that_the_program_reads_as_a_float(kernel):
+    """The sum is a float32; the scenario says 5 and means five rows."""
+    from conftest import line_of
+
+    one = kernel("counted")
+    row = 8 * 512 * 4
+    place = line_of("count = jnp.sum")
+    for given, rows in ((5, 5), (5.0, 5), (0, 0)):
+        result = one.simulator.simulate(TPU7X, Scenario(pops={place: given}), one.manifest)
+        assert result.operand_bytes[1] == (rows * row, 0)
+        assert [a.values for a in result.scenario.assumed] == [[given]]
