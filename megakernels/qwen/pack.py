@@ -10,7 +10,7 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
-from megakernels.common.gemv import LANES, stack_columns
+from megakernels.common.gemv import LANES
 from megakernels.common.rope import rope_table
 from megakernels.qwen.parameters import SCALE_SUFFIX
 from megakernels.qwen.plan import Matrix, Plan
@@ -86,10 +86,13 @@ def _share(plan: Plan, matrix: Matrix, place: tuple[int, int], fetch: Fetch, blo
 
 def tiles(matrix: Matrix, values: np.ndarray) -> np.ndarray:
     """`[k, up to n]` to stored tiles `[tiles, rows, 128]` of the same dtype, padding columns zero."""
-    whole = np.zeros((matrix.k, matrix.n), values.dtype)
-    whole[:, : values.shape[1]] = values
-    columns = matrix.columns
-    return np.stack([stack_columns(whole[:, t * columns : (t + 1) * columns]) for t in range(matrix.tiles)])
+    # Copied block by block as plain integers: several times faster than as bfloat16 and in one piece.
+    raw = values.view({1: np.uint8, 2: np.uint16}[values.dtype.itemsize])
+    stored = np.zeros((matrix.n // LANES, matrix.k, LANES), raw.dtype)
+    for block, first in enumerate(range(0, raw.shape[1], LANES)):
+        part = raw[:, first : first + LANES]
+        stored[block, :, : part.shape[1]] = part
+    return stored.view(values.dtype).reshape(matrix.tiles, matrix.rows, LANES)
 
 
 def pack_matrix(plan: Plan, matrix: Matrix, layer: int, core: int, fetch: Fetch) -> np.ndarray:
