@@ -88,6 +88,12 @@ def analyze(
     """
     opened = capture if isinstance(capture, Capture) else open_capture(capture, chip=chip)
     if opened.trace is not None:
+        if overrides or scenario:
+            raise UsageError(
+                opened.path,
+                "is a trace, and what was measured does not change with a what-if or a scenario",
+                "Point at the bundles, or name them with --program.",
+            )
         return _measured(opened, use_cache)
     name = chip or opened.manifest.get("chip")
     if name is None:

@@ -198,7 +198,7 @@ def _report(  # noqa: PLR0917
         "program": contract.program_entry(None, []),
         "phases": phases,
         "bubbles": [],
-        "bubbles_total": 0,
+        "bubbles_total": None,
         "bubble_groups": [],
         "wait_groups": [],
         "findings": [],
