@@ -150,6 +150,9 @@ def record_verb(
 
 
 def doctor_verb(
+    capture: Annotated[
+        Path | None, typer.Argument(help="Check this recording or trace instead of the machine.")
+    ] = None,
     *,
     report_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
 ) -> None:
@@ -163,7 +166,9 @@ def doctor_verb(
     if report_format not in ("text", "json"):
         raise UsageError(f"--format {report_format}", "no such format", "Formats: text, json.")
     checks: list[Check] = []
-    for check in run_checks():
+    if capture is not None:
+        from profiler.doctor_trace import check_trace
+    for check in run_checks() if capture is None else check_trace(capture):
         checks.append(check)
         if report_format == "text":
             mark = {Status.OK: "ok", Status.NOTE: "note", Status.PROBLEM: "PROBLEM"}[check.status]
@@ -178,7 +183,7 @@ def doctor_verb(
     elif problems:
         print(f"{len(problems)} problems")
     else:
-        print("this machine can make captures")
+        print("this machine can make captures" if capture is None else "this trace can be reported on")
     if problems:
         raise typer.Exit(GATE_FAILED)
 
