@@ -1,4 +1,4 @@
-"""The front door: one Typer application that mounts the verbs of the four packages.
+"""The front door: one Typer application that mounts the verbs of the packages.
 
 Every verb imports what it needs when it runs, so `megascope --help` answers at once.
 """
@@ -23,6 +23,7 @@ VERB_MODULES = (
     "analyzer.simulate_cli",
     "analyzer.export_cli",
     "dashboard.cli",
+    "agents.cli",
 )
 
 

@@ -1,0 +1,1 @@
+"""Megascope for coding agents: a skill to install, and the verbs as tools of the Model Context Protocol."""
