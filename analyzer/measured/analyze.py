@@ -222,6 +222,7 @@ def _report(  # noqa: PLR0917
             "join": joined.entry(),
             "comparison": compared.rows,
             "comparison_notes": compared.notes,
+            "occupancy": compared.occupancy,
             "source": kernel.source or None if kernel else None,
             "zero_ps": zero,
         },

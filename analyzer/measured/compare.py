@@ -40,6 +40,7 @@ class Comparison:
     notes: list[str] = field(default_factory=list)
     executed_bundles: int | None = None
     hbm_bytes: tuple[int, int, int] | None = None  # read, written, copies: counted by executing the bundles
+    occupancy: list[dict[str, Any]] = field(default_factory=list)
 
 
 def join_with(capture: "Capture", code: TracedCode) -> Joined:
@@ -100,4 +101,46 @@ def compare_phases(
             }
         )
     moved = tuple(modelled["hbm"][name] for name in ("read_bytes", "write_bytes", "copies"))
-    return Comparison(rows, [], facts.executed_bundles, None if None in moved else moved)
+    filled = occupancy_on(table, program, facts.executed, machine.cycle_ps)
+    return Comparison(rows, [], facts.executed_bundles, None if None in moved else moved, filled)
+
+
+def occupancy_on(table: list[Stage], program: Any, executed: Any, cycle_ps: float) -> list[dict[str, Any]]:
+    """How full the units were during each phase: executed slots over the slots of its measured time.
+
+    Static occupancy weighted by how often each bundle ran, on measured time: not the trace's own counters,
+    which are neither weighted nor on the right interval. The clock that turns time into slots is the machine
+    model's.
+    """
+    import numpy as np
+
+    from analyzer.llo.occupancy import CAPACITY, COLUMNS, occupancy
+    from analyzer.llo.phases import static_phases
+
+    capacity = CAPACITY.get(program.generation or -1)
+    if capacity is None or executed is None:
+        return []
+    names, phase = static_phases(program)
+    used = occupancy(program).astype(np.int64) * np.asarray(executed, dtype=np.int64)[:, None]
+    result = []
+    for index, path in enumerate(names):
+        measured = sum(stage.own_ps for stage in table if stage.phase == path)
+        slots = measured / cycle_ps
+        if not slots:
+            continue
+        taken = used[phase == index].sum(axis=0)
+        units = {
+            name: float(count) / (slots * most)
+            for name, count, most in zip(COLUMNS, taken.tolist(), capacity, strict=True)
+            if ":" not in name
+        }
+        result.append(
+            {
+                "phase": path,
+                "time_ps": measured,
+                "bundles": int(np.asarray(executed)[phase == index].sum()),
+                "units": units,
+                "provenance": "counted / measured; clock assumed",
+            }
+        )
+    return result

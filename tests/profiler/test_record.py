@@ -72,6 +72,10 @@ def test_the_trace_and_the_bundles_beside_it_are_one_program(recorded):
     assert join["joined"], join
     rows = {row["phase"]: row for row in report["trace"]["comparison"]}
     assert rows["double"]["measured_ps"] == rows["double"]["modelled_ps"] > 0
+    filled = {row["phase"]: row for row in report["trace"]["occupancy"]}
+    assert 0 < filled["double"]["units"]["VALU"] <= 1
+    assert filled["double"]["bundles"] > 0
+    assert sum(row["bundles"] for row in filled.values()) == report["step"]["executed_bundles"]
     assert report["hbm"]["read_bytes"] == report["hbm"]["write_bytes"] == 4 * 8 * 128 * 4
     assert report["step"]["executed_bundles"] > report["step"]["static_bundles"] > 0
 
