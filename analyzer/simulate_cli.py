@@ -1,4 +1,4 @@
-"""The verbs of the simulator: `bounds` and `validate`."""
+"""The verbs of the simulator: `bounds`, `validate` and `calibrate`."""
 
 import json
 import sys
@@ -12,6 +12,7 @@ def register(app: typer.Typer) -> None:
     """Add the verbs to the application."""
     app.command("bounds")(bounds_verb)
     app.command("validate")(validate_verb)
+    app.command("calibrate")(calibrate_verb)
 
 
 def bounds_verb(
@@ -105,10 +106,14 @@ def validate_verb(
     worst: Annotated[
         float | None, typer.Option(help="Exit with 1 where an error is larger, in percent.")
     ] = None,
+    machine: Annotated[
+        Path | None, typer.Option(help="A machine file, such as calibrate writes, instead of ours.")
+    ] = None,
 ) -> None:
     """Compare modelled with measured times over many captures."""
     from analyzer.errors import GATE_FAILED, MegascopeError, UsageError
-    from analyzer.simulate.validate import read_cases, run_case, statistics
+    from analyzer.machine import load_machine
+    from analyzer.simulate.validate import PreparedCase, read_cases, statistics
 
     if output_format not in ("text", "json"):
         raise UsageError(f"--format {output_format}", "no such format", "Formats: text, json")
@@ -116,7 +121,9 @@ def validate_verb(
     for case in read_cases(cases):
         print(case.name, file=sys.stderr)
         try:
-            outcomes.append(run_case(case))
+            prepared = PreparedCase(case)
+            chosen = None if machine is None else load_machine(prepared.chip, machine)
+            outcomes.append(prepared.run(chosen))
         except MegascopeError as error:
             failures.append({"name": case.name, "fault": str(error)})
     groups = {
@@ -165,3 +172,79 @@ def validate_verb(
     too_far = worst is not None and any(abs(o.error) * 100 > worst for o in outcomes)
     if failures or too_far:
         raise typer.Exit(GATE_FAILED)
+
+
+def calibrate_verb(
+    cases: Annotated[
+        Path, typer.Argument(help="A case file with measured times; docs/model.md has the form.")
+    ],
+    *,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write the fitted machine file here.")
+    ] = None,
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option("--fit", metavar="NAME", help="Parameter to fit; default: all that are not 0."),
+    ] = None,
+    leave_out: Annotated[
+        bool, typer.Option("--leave-one-out", help="Also the error of each case when fitted to the others.")
+    ] = False,
+    self_test: Annotated[
+        bool, typer.Option("--self-test", help="Instead: put parameters in and see that they come back.")
+    ] = False,
+) -> None:
+    """Fit a machine file to measured times; with --self-test see what the cases can determine."""
+    from analyzer.errors import GATE_FAILED, UsageError
+    from analyzer.machine import load_machine
+    from analyzer.simulate import calibrate
+    from analyzer.simulate.validate import PreparedCase, read_cases
+
+    prepared = []
+    for case in read_cases(cases):
+        print(case.name, file=sys.stderr)
+        prepared.append(PreparedCase(case))
+    chips = {one.chip for one in prepared}
+    if len(chips) > 1:
+        raise UsageError(cases, f"cases of several chips: {', '.join(sorted(chips))}", "One chip per file")
+    machine = load_machine(chips.pop())
+    names = parameters or [n for n, p in machine.parameters.items() if p.value and n != "issue.clock"]
+    for name in names:
+        if name not in machine.parameters:
+            raise UsageError(
+                f"--fit {name}", "no such parameter", f"Known: {', '.join(sorted(machine.parameters))}"
+            )
+
+    def predict(trial: Any) -> list[float]:
+        return [one.run(trial).modelled_us for one in prepared]
+
+    measured = [one.case.measured_us for one in prepared]
+    if self_test:
+        hidden = calibrate.perturbed(machine, names)
+        found = calibrate.fit(machine, names, predict, predict(hidden))
+        wrong = 0
+        for name in names:
+            put, got = hidden[name], found.machine[name]
+            known = name in found.determined
+            wrong += known and abs(got / put - 1) > calibrate.RECOVERED
+            said = f"{got / put - 1:+.1%}" if known else "not determined by these cases"
+            print(f"{name:28} put in {put:12.6g}  fitted {got:12.6g}  {said}")
+        print(f"rms error {found.rms:.2%}; {len(found.determined)} of {len(names)} parameters determined")
+        if wrong:
+            raise typer.Exit(GATE_FAILED)
+        return
+    found = calibrate.fit(machine, names, predict, measured)
+    times = predict(found.machine)
+    for one, time in zip(prepared, times, strict=True):
+        print(f"{one.case.name:40} measured {one.case.measured_us:10.2f} us  fitted {time:10.2f} us")
+    for name in names:
+        said = "" if name in found.determined else "  not determined, kept"
+        print(f"{name:28} {machine[name]:12.6g} -> {found.machine[name]:12.6g}{said}")
+    print(f"rms error {found.rms:.1%}")
+    if leave_out:
+        errors = calibrate.leave_one_out(machine, names, predict, measured)
+        for one, error in zip(prepared, errors, strict=True):
+            print(f"{one.case.name:40} left out: {error:+.1%}")
+    if output is not None:
+        source = f"megascope calibrate {cases.name}, {len(prepared)} cases"
+        calibrate.write_machine(calibrate.as_measured(found.machine, found.determined, source), output)
+        print(f"wrote {output}", file=sys.stderr)

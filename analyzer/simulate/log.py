@@ -1,5 +1,6 @@
 """What one core did, with times; filled by the scheduler, read by the timeline writer."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -125,3 +126,20 @@ def phase_matches(phase: str, wanted: frozenset[str]) -> bool:
     return any(
         "/".join(parts[a:b]) in wanted for a in range(len(parts)) for b in range(a + 1, len(parts) + 1)
     )
+
+
+def phase_times(logs: Sequence[CoreLog]) -> dict[str, int]:
+    """Time in ps that each phase takes, everything inside it included, on the core that spends most in it."""
+    longest: dict[str, int] = {}
+    for log in logs:
+        spent: dict[str, float] = {}
+        now, phase = 0.0, ""
+        for time, _, _, context, shift in [*log.marks, (log.end, 0, 0, 0, 0.0)]:
+            parts = phase.split("/") if phase else []
+            for depth in range(1, len(parts) + 1):
+                path = "/".join(parts[:depth])
+                spent[path] = spent.get(path, 0.0) + time - now
+            now, phase = time + shift, log.contexts[context][0]
+        for path, value in spent.items():
+            longest[path] = max(longest.get(path, 0), round(value))
+    return longest

@@ -55,6 +55,7 @@ class Simulation:
         operand_bytes: HBM operand index -> (bytes read, bytes written) by core 0.
         messages, sent_bytes: remote copies and signals sent by core 0.
         exposed_wait_ps: phase -> stalled time of core 0. phases: every phase path of core 0.
+        phase_ps: phase path -> time inside it, all entries together, of the core that spends most in it.
         notes: what a reader must know.
     """
 
@@ -72,6 +73,7 @@ class Simulation:
     sent_bytes: int
     exposed_wait_ps: dict[str, int]
     phases: tuple[str, ...]
+    phase_ps: dict[str, int]
     scenario: ScenarioRecord
     machine: Machine
     core_end_ps: dict[int, int]

@@ -26,7 +26,7 @@ from analyzer.simulate.execute import Core, CoreTrace
 from analyzer.simulate.explain import explain
 from analyzer.simulate.issue import IssueModel, MxuUse
 from analyzer.simulate.layout import HBM_BASE
-from analyzer.simulate.log import CoreLog
+from analyzer.simulate.log import CoreLog, phase_times
 from analyzer.simulate.residency import buffer_history
 from analyzer.simulate.result import LoopTrips, ScenarioRecord, Simulation
 from analyzer.simulate.scenario import Scenario, merge_assumptions
@@ -204,6 +204,7 @@ class Simulator:
             sent_bytes=sum(t.bytes for t in messages),
             exposed_wait_ps=dict(exposed),
             phases=tuple(dict.fromkeys(phase for phase, _ in first.contexts)),
+            phase_ps=phase_times(list(logs.values())),
             scenario=ScenarioRecord(
                 scenario.name,
                 merge_assumptions([run.core.assumptions for run in runs]),

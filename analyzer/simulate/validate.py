@@ -115,51 +115,51 @@ def _case(path: Path, number: int, row: Mapping[str, Any]) -> Case:
     )
 
 
-def run_case(case: Case, machine: Machine | None = None) -> Outcome:
-    """Simulate one case.
+class PreparedCase:
+    """A case with its program executed: times under any machine cost one timing pass.
 
     Raises:
         InputError, UnsupportedProgramError: the capture cannot be read or executed.
-        DataAbsentError: the phase does not occur in the step.
     """
-    from analyzer.capture import open_capture
-    from analyzer.llo.reader import read_program
-    from analyzer.simulate.scenario_file import read_scenario
-    from analyzer.simulate.simulator import Simulator
 
-    opened = open_capture(case.capture, chip=case.chip)
-    chip = case.chip or opened.manifest.get("chip")
-    if chip is None:
-        raise InputError(case.capture, "does not say which chip it was compiled for", 'Give chip = "tpu7x"')
-    simulator = Simulator(read_program(opened.kernel_program().bundles))
-    given: dict[str, Any] = {}
-    scenario = None
-    if case.scenario is not None:
-        read = read_scenario(case.scenario)
-        scenario = read.common
-        given = {"scenarios": read.cores, "delays_ps": read.delays_ps}
-    result = simulator.simulate(
-        machine or load_machine(str(chip)),
-        scenario,
-        opened.manifest,
-        overrides=case.overrides,
-        cores=case.cores,  # type: ignore[arg-type]
-        **given,
-    )
-    time = result.step_time_ps if case.phase is None else phase_time_ps(result.timeline, case.phase)
-    if time is None:
-        raise DataAbsentError(
-            case.capture, f"phase {case.phase!r} does not occur in the step", "Compile with level regions"
+    def __init__(self, case: Case) -> None:
+        from analyzer.capture import open_capture
+        from analyzer.llo.reader import read_program
+        from analyzer.simulate.scenario_file import read_scenario
+        from analyzer.simulate.simulator import Simulator
+
+        self.case = case
+        opened = open_capture(case.capture, chip=case.chip)
+        chip = case.chip or opened.manifest.get("chip")
+        if chip is None:
+            raise InputError(
+                case.capture, "does not say which chip it was compiled for", 'Give chip = "tpu7x"'
+            )
+        self.chip, self.facts = str(chip), opened.manifest
+        self.simulator = Simulator(read_program(opened.kernel_program().bundles))
+        self.options: dict[str, Any] = {"cores": case.cores, "overrides": case.overrides}
+        self.scenario = None
+        if case.scenario is not None:
+            read = read_scenario(case.scenario)
+            self.scenario = read.common
+            self.options |= {"scenarios": read.cores, "delays_ps": read.delays_ps}
+
+    def run(self, machine: Machine | None = None) -> Outcome:
+        """Simulate the case.
+
+        Raises:
+            DataAbsentError: the phase does not occur in the step.
+        """
+        result = self.simulator.simulate(
+            machine or load_machine(self.chip), self.scenario, self.facts, **self.options
         )
-    return Outcome(case, time / 1e6, len(result.scenario.assumed))
-
-
-def phase_time_ps(timeline: Any, phase: str) -> int | None:
-    """Longest time a core spends in a phase, all entries together; None if it does not occur."""
-    regions = timeline[(timeline["track"] == "region") & (timeline["phase"] == phase)]
-    if not len(regions):
-        return None
-    return int(regions.groupby("core")["duration_ps"].sum().max())
+        phase = self.case.phase
+        time = result.step_time_ps if phase is None else result.phase_ps.get(phase)
+        if time is None:
+            raise DataAbsentError(
+                self.case.capture, f"phase {phase!r} does not occur in the step", "Compile with level regions"
+            )
+        return Outcome(self.case, time / 1e6, len(result.scenario.assumed))
 
 
 def statistics(outcomes: list[Outcome]) -> Statistics | None:

@@ -87,7 +87,7 @@ def test_microkernels_determine_every_parameter(compiled):
 
     from conftest import Kernel
 
-    file = Path(__file__).with_name("microkernels.py")
+    file = Path(__file__).parents[3] / "megakernels/microkernels.py"
     kernels = [
         Kernel(name, compiled(*(f"{k}={v}" for k, v in options.items()), target=f"{file}:{name}"))
         for name, options in SET
@@ -127,10 +127,6 @@ def test_validate_reports_errors_and_what_failed(compiled, kernel, tmp_path):
     capture = compiled(target=f"{KERNELS}:ring")
     path.write_text(CASES.format(capture=capture, measured=modelled / 1.1))
     app = megascope.build_app()
-    from analyzer.simulate_cli import register
-
-    if "validate" not in {c.name for c in app.registered_commands}:
-        register(app)
     done = CliRunner().invoke(app, ["validate", str(path), "--format", "json"])
     assert done.exit_code == 1
     report = json.loads(done.stdout)
@@ -143,11 +139,8 @@ def test_bounds_verb(compiled):
     from conftest import KERNELS
 
     import megascope
-    from analyzer.simulate_cli import register
 
     app = megascope.build_app()
-    if "bounds" not in {c.name for c in app.registered_commands}:
-        register(app)
     capture = str(compiled(target=f"{KERNELS}:ring"))
     done = CliRunner().invoke(app, ["bounds", capture, "--format", "json"])
     assert done.exit_code == 0, done.output
@@ -158,6 +151,33 @@ def test_bounds_verb(compiled):
     assert "perfect prefetch" in text.stdout
     wrong = CliRunner().invoke(app, ["bounds", capture, "--what-if", "hbm.colour=x2"])
     assert wrong.exit_code != 0
+
+
+def test_calibrate_verb_finds_parameters_again_and_writes_a_machine(compiled, kernel, tmp_path):
+    from conftest import KERNELS
+
+    import megascope
+
+    fast = TPU7X.with_overrides({"hbm.bandwidth": 2.0e12, "hbm.latency": 1.0e-6})
+    rows = []
+    for name in ("nested_loops", "ring", "windows"):
+        time = kernel(name).run(fast).step_time_ps / 1e6
+        capture = compiled(target=f"{KERNELS}:{name}")
+        rows.append(f'[[case]]\nname = "{name}"\ncapture = "{capture}"\nmeasured_us = {time}\n')
+    path, out = tmp_path / "cases.toml", tmp_path / "mine.toml"
+    path.write_text("".join(rows))
+    fits = ["--fit", "hbm.bandwidth", "--fit", "hbm.latency"]
+    app = megascope.build_app()
+    tested = CliRunner().invoke(app, ["calibrate", str(path), *fits, "--self-test"])
+    assert tested.exit_code == 0, tested.output
+    assert "2 of 2 parameters determined" in tested.stdout
+    done = CliRunner().invoke(app, ["calibrate", str(path), *fits, "-o", str(out)])
+    assert done.exit_code == 0, done.output
+    machine = load_machine("tpu7x", out)
+    assert machine["hbm.bandwidth"] == pytest.approx(2.0e12, rel=0.03)
+    assert machine["hbm.latency"] == pytest.approx(1.0e-6, rel=0.03)
+    assert machine.parameters["hbm.latency"].kind == "measured"
+    assert machine.parameters["mxu.push"].kind == TPU7X.parameters["mxu.push"].kind
 
 
 @pytest.mark.parametrize(

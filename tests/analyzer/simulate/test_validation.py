@@ -12,7 +12,7 @@ from analyzer.llo.reader import read_program
 from analyzer.machine import load_machine
 from analyzer.simulate import Simulator
 
-MICROKERNELS = Path(__file__).with_name("microkernels.py")
+MICROKERNELS = Path(__file__).parents[3] / "megakernels/microkernels.py"
 
 
 @pytest.fixture(scope="module")

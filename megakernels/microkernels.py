@@ -1,7 +1,14 @@
-"""Microkernels whose times on a TPU7x were published: streaming copies, remote copies, collectives.
+"""Microkernels that tell the parameters of a machine model apart, each timed in phase `op`.
 
-The measured part of each runs in phase `op`. Sizes are options, so that every published size compiles.
+Streaming copies, a chase of small ones, remote copies to each distance, collectives, weight pushes,
+straight-line code. Times of most of them on a TPU7x were published. Sizes are options:
+
+    megascope compile megakernels/microkernels.py:stream --set mib=400 -o captures/stream-400
+    megascope record  megakernels/microkernels.py:stream --set mib=400 -o captures/stream-400   # on a TPU
 """
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,16 +18,24 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import PartitionSpec
 
 from megakernels.build import KernelBuild
-from megakernels.hooks import instrument, phase
+from megakernels.hooks import Level, instrument, phase
 
 HBM = pl.BlockSpec(memory_space=pltpu.HBM)
 CORES = 8
 
 
-def _build(name, kernel, shapes, out, scratch, *, level="regions", cores=CORES):
-    def function(*arrays):
-        arrays = [pltpu.with_memory_space_constraint(a, pltpu.HBM) for a in arrays]
-        return pl.pallas_call(
+def _build(
+    name: str,
+    kernel: Callable[..., None],
+    shapes: Sequence[jax.ShapeDtypeStruct],
+    out: jax.ShapeDtypeStruct,
+    scratch: Sequence[Any],
+    *,
+    level: Level = "regions",
+    cores: int = CORES,
+) -> KernelBuild:
+    def function(*arrays: jax.Array) -> jax.Array:
+        result: jax.Array = pl.pallas_call(
             kernel,
             out_shape=out,
             in_specs=[HBM] * len(shapes),
@@ -32,7 +47,8 @@ def _build(name, kernel, shapes, out, scratch, *, level="regions", cores=CORES):
                 disable_bounds_checks=True,
             ),
             name=name,
-        )(*arrays)
+        )(*(pltpu.with_memory_space_constraint(a, pltpu.HBM) for a in arrays))
+        return result
 
     spec = PartitionSpec()
     return KernelBuild(
@@ -46,7 +62,7 @@ def _build(name, kernel, shapes, out, scratch, *, level="regions", cores=CORES):
     )
 
 
-def _barrier():
+def _barrier() -> jax.Array:
     me = lax.axis_index("x")
     semaphore = pltpu.get_barrier_semaphore()
     for other in range(1, CORES):
@@ -55,19 +71,19 @@ def _barrier():
     return me
 
 
-def _copy_and_wait(source, target, semaphore):
+def _copy_and_wait(source: Any, target: Any, semaphore: Any) -> None:
     copy = pltpu.make_async_copy(source, target, semaphore)
     copy.start()
     copy.wait()
 
 
-def stream(*, level="regions", mib=400, bank_mib=2, banks=12):
+def stream(*, level: Level = "regions", mib: int = 400, bank_mib: int = 2, banks: int = 12) -> KernelBuild:
     """HBM to VMEM through a ring of banks, nothing done with the bytes."""
     tiles = mib // bank_mib
     rows = bank_mib * (1 << 20) // (1024 * 2)
 
-    def kernel(weights, out, ring, semaphores, done):
-        def copy(tile):
+    def kernel(weights: Any, out: Any, ring: Any, semaphores: Any, done: Any) -> None:
+        def copy(tile: Any) -> Any:
             slot = lax.rem(tile, banks)
             return pltpu.make_async_copy(weights.at[tile], ring.at[slot], semaphores.at[slot])
 
@@ -75,11 +91,11 @@ def stream(*, level="regions", mib=400, bank_mib=2, banks=12):
             for tile in range(banks):
                 copy(jnp.int32(tile)).start()
 
-            def body(tile, carry):
+            def body(tile: Any, carry: int) -> int:
                 copy(tile).wait()
 
                 @pl.when(tile + banks < tiles)
-                def _():
+                def _() -> None:
                     copy(tile + banks).start()
 
                 return carry
@@ -102,10 +118,10 @@ def stream(*, level="regions", mib=400, bank_mib=2, banks=12):
     )
 
 
-def remote_copy(*, level="regions", kib=256, distance=1):
+def remote_copy(*, level: Level = "regions", kib: int = 256, distance: int = 1) -> KernelBuild:
     """One copy to the core `distance` away (1: the sibling core, 2: next chip), and one from it."""
 
-    def kernel(x, out, mine, theirs, semaphores):
+    def kernel(x: Any, out: Any, mine: Any, theirs: Any, semaphores: Any) -> None:
         me = _barrier()
         _copy_and_wait(x, mine, semaphores.at[0])
         peer = lax.bitwise_xor(me, distance)
@@ -132,7 +148,9 @@ def remote_copy(*, level="regions", kib=256, distance=1):
     )
 
 
-def _send_to_all(me, source, target, sent, arrived):
+def _send_to_all(
+    me: jax.Array, source: Callable[[jax.Array], Any], target: Any, sent: Any, arrived: Any
+) -> None:
     for other in range(1, CORES):
         pltpu.make_async_remote_copy(
             source(lax.rem(me + other, CORES)),
@@ -143,15 +161,15 @@ def _send_to_all(me, source, target, sent, arrived):
         ).start()
 
 
-def _wait_for_all(me, source, target, sent, arrived):
+def _wait_for_all(me: jax.Array, source: Any, target: Any, sent: Any, arrived: Any) -> None:
     for _ in range(1, CORES):
         pltpu.make_async_remote_copy(source, target, sent, arrived, device_id={"x": me}).wait()
 
 
-def all_gather(*, level="regions", rows=8, columns=1024):
+def all_gather(*, level: Level = "regions", rows: int = 8, columns: int = 1024) -> KernelBuild:
     """Every core's bf16 block to every core."""
 
-    def kernel(x, out, blocks, semaphores):
+    def kernel(x: Any, out: Any, blocks: Any, semaphores: Any) -> None:
         me = _barrier()
         _copy_and_wait(x, blocks.at[me], semaphores.at[0])
         with phase("op"):
@@ -170,12 +188,23 @@ def all_gather(*, level="regions", rows=8, columns=1024):
     )
 
 
-def all_reduce(*, level="regions", rows=8, columns=8192, wire="f32"):
+def all_reduce(
+    *, level: Level = "regions", rows: int = 8, columns: int = 8192, wire: str = "f32"
+) -> KernelBuild:
     """Reduce-scatter by copies, a sum, all-gather; `wire` is the type that travels."""
     dtype = {"f32": jnp.float32, "bf16": jnp.bfloat16}[wire]
     part = columns // CORES
 
-    def kernel(x, out, mine, sending, received, gathered, total, semaphores):
+    def kernel(  # noqa: PLR0917 -- one reference per operand and scratch
+        x: Any,
+        out: Any,
+        mine: Any,
+        sending: Any,
+        received: Any,
+        gathered: Any,
+        total: Any,
+        semaphores: Any,
+    ) -> None:
         me = _barrier()
         _copy_and_wait(x, mine, semaphores.at[0])
         with phase("op"):
@@ -211,13 +240,13 @@ def all_reduce(*, level="regions", rows=8, columns=8192, wire="f32"):
     )
 
 
-def chase(*, level="regions", copies=200):
+def chase(*, level: Level = "regions", copies: int = 200) -> KernelBuild:
     """Small copies one after the other: latency."""
 
-    def kernel(rows, out, buffer, semaphore):
+    def kernel(rows: Any, out: Any, buffer: Any, semaphore: Any) -> None:
         with phase("op"):
 
-            def body(row, carry):
+            def body(row: Any, carry: int) -> int:
                 _copy_and_wait(rows.at[row], buffer, semaphore)
                 return carry
 
@@ -235,16 +264,24 @@ def chase(*, level="regions", copies=200):
     )
 
 
-def pushes(*, level="regions", times=50):
+def pushes(*, level: Level = "regions", times: int = 50) -> KernelBuild:
     """A few rows times weights that stay in VMEM, over and over: weight pushes and nothing else."""
     size = 2048
 
-    def kernel(x_hbm, weights_hbm, out, x, weights, total, semaphore):
+    def kernel(  # noqa: PLR0917 -- one reference per operand and scratch
+        x_hbm: Any,
+        weights_hbm: Any,
+        out: Any,
+        x: Any,
+        weights: Any,
+        total: Any,
+        semaphore: Any,
+    ) -> None:
         _copy_and_wait(x_hbm, x, semaphore)
         _copy_and_wait(weights_hbm, weights, semaphore)
         with phase("op"):
 
-            def body(_, carry):
+            def body(_: Any, carry: int) -> int:
                 total[...] += jnp.dot(x[...], weights[...], preferred_element_type=jnp.float32)
                 return carry
 
@@ -263,6 +300,34 @@ def pushes(*, level="regions", times=50):
             pltpu.VMEM((8, size), jnp.float32),
             pltpu.SemaphoreType.DMA,
         ],
+        level=level,
+        cores=1,
+    )
+
+
+def straight_line(*, level: Level = "regions", rows: int = 2048, times: int = 8) -> KernelBuild:
+    """Vector work written out line by line, in a loop: limited by instruction fetch where it does not fit."""
+
+    def kernel(x_hbm: Any, out: Any, x: Any, semaphore: Any) -> None:
+        _copy_and_wait(x_hbm, x, semaphore)
+        with phase("op"):
+
+            def body(_: Any, carry: int) -> int:
+                for row in range(rows):
+                    at = row % 64 * 8
+                    x[at : at + 8] = x[at : at + 8] * 1.5 + float(row)
+                return carry
+
+            lax.fori_loop(0, times, body, 0)
+        _copy_and_wait(x, out, semaphore)
+
+    shape = jax.ShapeDtypeStruct((512, 128), jnp.float32)
+    return _build(
+        "straight_line",
+        kernel,
+        [shape],
+        shape,
+        [pltpu.VMEM((512, 128), jnp.float32), pltpu.SemaphoreType.DMA],
         level=level,
         cores=1,
     )
