@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analyzer import intervals, metrics, view
-from analyzer.measured import exported, join, operations, proto, trust
+from analyzer.measured import entries, exported, join, operations, proto, trust
 from analyzer.measured.compare import compare_phases, join_with
+from analyzer.measured.entries import COUNTED, MEASURED
 from analyzer.measured.kernel import Kernel, choose_kernel, median
 from analyzer.measured.load import ASYNC, OPS, Loaded, load
 from analyzer.measured.scopes import DMA_WAITS
@@ -21,7 +22,7 @@ from analyzer.measured.spans import CoreTrace, build_timeline, core_trace, origi
 from analyzer.measured.stages import stages
 from analyzer.measured.traffic import Traffic, count_traffic
 from analyzer.reports import contract
-from analyzer.timeline import Kind, Provenance
+from analyzer.timeline import Kind
 from analyzer.units import size
 
 if TYPE_CHECKING:
@@ -29,9 +30,7 @@ if TYPE_CHECKING:
 
     from analyzer.capture import Capture
 
-MEASURED, COUNTED, MIXED = str(Provenance.MEASURED), str(Provenance.COUNTED), "counted / measured"
 OPERATIONS_LISTED = 40
-CALLS_LISTED = 1000
 _CHIPS = {"v6 lite": "v6e", "v5 lite": "v5e", "v5p": "v5p", "v5": "v5p", "7x": "tpu7x", "v7x": "tpu7x"}
 
 
@@ -65,7 +64,7 @@ def measure(path: Path, capture: "Capture") -> Measured:
     kernel, choice = choose_kernel(loaded.devices)
     traces = [core_trace(device, kernel) for device in loaded.devices]
     # The reported core is the slowest: it is what a step waits for. Cores without a run cannot be it.
-    reported = max(traces, key=lambda t: (len(t.runs) > 0, _median_ps(t), -t.device.core))
+    reported = max(traces, key=lambda t: (len(t.runs) > 0, entries.median_ps(t), -t.device.core))
     made = exported.provenance_of(reported.device.facts)
     if made is None or loaded.trace is None:
         timeline, kept = build_timeline(traces, _reported_step(reported))
@@ -102,11 +101,6 @@ def _reported_step(trace: CoreTrace) -> int:
     return 0 if index is None else int(trace.step_of(trace.runs.start_ps[index : index + 1])[0])
 
 
-def _median_ps(trace: CoreTrace) -> int:
-    index = median(trace.runs.duration_ps)
-    return 0 if index is None else int(trace.runs.duration_ps[index])
-
-
 def _report(  # noqa: PLR0917
     loaded: Loaded,
     kernel: Kernel | None,
@@ -128,7 +122,7 @@ def _report(  # noqa: PLR0917
     peak_gb = device.facts.get("peak_hbm_bw_gigabytes_per_second")
     peak = float(peak_gb) * 1e9 if isinstance(peak_gb, int | float) and peak_gb > 0 else None
     waits = _dma_wait(reported, runs, index)
-    phases = [_phase(phase, waits) for phase in metrics.phases(core, transfers_visible=False)]
+    phases = [entries.phase_entry(phase, waits) for phase in metrics.phases(core, transfers_visible=False)]
     table = stages(reported, runs)
     all_runs = intervals.from_spans(runs.start_ps, runs.start_ps + runs.duration_ps)
     categories = operations.by_category(device, all_runs if kernel is None else _steps_windows(reported))
@@ -143,7 +137,7 @@ def _report(  # noqa: PLR0917
     bad = trust.flagged(loaded.devices)
     unusable = trust.not_usable(loaded.devices, kernel)
     verdict = _verdict(kernel, table, categories, reported, all_runs)
-    hbm = _hbm(device.core, one, peak, window[1] - window[0], waits)
+    hbm = entries.hbm_entry(device.core, one, peak, window[1] - window[0], waits)
     notes = [*loaded.notes, *choice, *trust.notes(loaded.devices, kernel, bad)]
     if reported.scopes.layers_counted:
         notes.append("layers are numbered by order of entry: the trace has no values of trace_value")
@@ -187,7 +181,7 @@ def _report(  # noqa: PLR0917
             "verdict": verdict[1],
             "critical_path": {},
         },
-        "time": _time(core, waits),
+        "time": entries.time_entry(core, waits),
         "hbm": hbm,
         "ici": contract.ici_entry(metrics.ici(core, visible=False), [], MEASURED, COUNTED),
         "vmem": {
@@ -206,14 +200,14 @@ def _report(  # noqa: PLR0917
         "not_understood": {"instructions": None, "of": None, "samples": []},
         "trace": {
             "files": [str(file) for file in loaded.files],
-            "runs": _runs_entry(reported, traffic, zero, peak),
-            "cores": [_core_entry(trace) for trace in traces],
+            "runs": entries.runs_entry(reported, traffic, zero, peak),
+            "cores": [entries.core_entry(trace) for trace in traces],
             "stages": [asdict(stage) | {"provenance": MEASURED} for stage in table],
-            "operations": [_category(c, all_runs) for c in categories[:OPERATIONS_LISTED]],
+            "operations": [entries.category_entry(c, all_runs) for c in categories[:OPERATIONS_LISTED]],
             "async_operations": [
-                _category(c, all_runs) for c in outstanding[:OPERATIONS_LISTED]
+                entries.category_entry(c, all_runs) for c in outstanding[:OPERATIONS_LISTED]
             ],
-            "traffic": _traffic_entry(one),
+            "traffic": entries.traffic_entry(one),
             "peaks": {k: v for k, v in device.facts.items() if k.startswith("peak_") and v},
             "not_usable": [asdict(entry) for entry in unusable],
             "flagged": bad[:OPERATIONS_LISTED],
@@ -230,24 +224,6 @@ def _report(  # noqa: PLR0917
     return Measured(timeline, report, device.core, step)
 
 
-def _phase(phase: metrics.Phase, waits: int | None) -> dict[str, Any]:
-    """A phase of the reported run; what a trace does not show is unknown."""
-    waiting = phase.phase.rpartition("/")[2] in DMA_WAITS
-    stalled = None if waits is None else phase.time_ps if waiting else 0
-    return contract.phase_entry(phase) | {
-        "in_flight_ps": None,
-        "stalled_dma_ps": stalled,
-        "stalled_ici_ps": None,
-    }
-
-
-def _time(core: view.CoreStep, waits: int | None) -> dict[str, Any]:
-    """How the core spent the reported run; a wait counts as one for copies where its stage says so."""
-    entry = contract.time_entry(metrics.core_time(core), MEASURED) | {"mxu_ps": None, "stalled_ici_ps": None}
-    known = waits or 0
-    return entry | {"stalled_dma_ps": waits, "stalled_other_ps": entry["stalled_ps"] - known}
-
-
 def _steps_windows(trace: CoreTrace) -> intervals.Intervals:
     runs = trace.steps if len(trace.steps) else trace.calls
     return intervals.from_spans(runs.start_ps, runs.start_ps + runs.duration_ps)
@@ -262,105 +238,6 @@ def _dma_wait(trace: CoreTrace, runs: Any, index: int | None) -> int | None:
     waits = intervals.from_spans(scopes.start_ps[rows], scopes.end_ps[rows])
     start = int(runs.start_ps[index])
     return int(intervals.covered(waits, [start], [start + int(runs.duration_ps[index])])[0])
-
-
-def _hbm(
-    core: int, traffic: Traffic | None, peak: float | None, window: int, wait: int | None
-) -> dict[str, Any]:
-    hbm = metrics.Hbm(core, *[None] * 13)
-    entry = asdict(hbm) | {"peak_bytes_per_s": peak, "exposed_wait_ps": wait}
-    if traffic is not None and traffic.read_bytes is not None and traffic.write_bytes is not None and window:
-        moved = traffic.read_bytes + traffic.write_bytes
-        entry |= {
-            "read_bytes": traffic.read_bytes,
-            "write_bytes": traffic.write_bytes,
-            "copies": traffic.copies,
-        }
-        if peak:
-            entry |= {
-                "at_peak_ps": round(moved / peak * 1e12),
-                "utilization": moved / peak * 1e12 / window,
-            }
-        entry["bytes_per_s"] = moved / window * 1e12
-    per_core = dict(entry)
-    per_core.pop("bytes_per_s", None)
-    entry.setdefault("bytes_per_s", None)
-    names = [name for name in per_core if name not in ("core", "peak_bytes_per_s")]
-    entry["per_core"] = [per_core]
-    entry["achievable_bytes_per_s"] = None
-    entry["provenance"] = dict.fromkeys(names, MEASURED) | {
-        "read_bytes": COUNTED,
-        "write_bytes": COUNTED,
-        "copies": COUNTED,
-        "utilization": MIXED,
-        "bytes_per_s": MIXED,
-        "at_peak_ps": COUNTED,
-        "peak_bytes_per_s": "stated by the trace's plane",
-    }
-    return entry
-
-
-def _runs_entry(trace: CoreTrace, traffic: list[Traffic], zero: int, peak: float | None) -> dict[str, Any]:
-    """The runs one by one, and from start to start (that, not the sum of durations, is what a step takes)."""
-    runs = trace.runs
-    gaps = runs.start_to_start_ps
-    listed = []
-    for i in range(min(len(runs), CALLS_LISTED)):
-        took = int(runs.duration_ps[i])
-        row: dict[str, Any] = {
-            "start_ps": int(runs.start_ps[i]) - zero,
-            "duration_ps": took,
-            "start_to_start_ps": int(gaps[i]) if i < len(gaps) else None,
-        }
-        if traffic:
-            one = traffic[i]
-            known = one.read_bytes is not None and one.write_bytes is not None and took > 0
-            moved = (one.read_bytes or 0) + (one.write_bytes or 0)
-            row |= {
-                "hbm_bytes": moved if known else None,
-                "bytes_per_s": moved / took * 1e12 if known else None,
-                "utilization": moved / took * 1e12 / peak if known and peak else None,
-            }
-        listed.append(row)
-    middle = median(runs.duration_ps)
-    between = median(gaps)
-    return {
-        "what": runs.label,
-        "count": len(runs),
-        "listed": listed,
-        "shortest_ps": int(runs.duration_ps.min()) if len(runs) else None,
-        "median_ps": None if middle is None else int(runs.duration_ps[middle]),
-        "longest_ps": int(runs.duration_ps.max()) if len(runs) else None,
-        "start_to_start_median_ps": None if between is None else int(gaps[between]),
-        "steps": {"what": trace.steps.label, "count": len(trace.steps)},
-        "provenance": MEASURED,
-    }
-
-
-def _core_entry(trace: CoreTrace) -> dict[str, Any]:
-    return {
-        "core": trace.device.core,
-        "name": trace.device.name,
-        "device": trace.device.facts.get("device_type_string"),
-        "runs": len(trace.runs),
-        "median_ps": _median_ps(trace) if len(trace.runs) else None,
-        "operations": len(trace.device.lines[OPS]),
-        "async_operations": len(trace.device.lines[ASYNC]),
-        "scopes": len(trace.scopes.name),
-    }
-
-
-def _category(category: operations.Category, windows: intervals.Intervals) -> dict[str, Any]:
-    whole = intervals.measure(windows)
-    return asdict(category) | {
-        "kind": str(category.kind),
-        "share": category.time_ps / whole if whole else None,
-        "provenance": {"time_ps": MEASURED, "flops": COUNTED, "bytes": COUNTED},
-    }
-
-
-def _traffic_entry(traffic: Traffic | None) -> dict[str, Any] | None:
-    return None if traffic is None else asdict(traffic) | {"provenance": COUNTED}
 
 
 def _verdict(

@@ -45,6 +45,9 @@ def select(report: Report, selection: Selection) -> Report:
         page = kept[selection.offset : end]
         counts[name] = {"total": len(entries), "matching": len(kept), "returned": len(page)}
         result[name] = page
+    if "trace" in report:
+        stages = [stage for stage in report["trace"]["stages"] if _wanted(stage, selection)]
+        result["trace"] = report["trace"] | {"stages": stages}
     result["selected"] = counts | {"offset": selection.offset}
     result["notes"] = [*report["notes"], f"a part of the report: {_words(selection)}"]
     return result
