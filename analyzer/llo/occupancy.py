@@ -32,7 +32,7 @@ _MISC_SLOT = frozenset(
     ("vsyncadd", "vsyncpa", "vsyncset", "vsyncmov", "vwait", "vtrace", "vdelay", "vrng", "dma.done")
 )
 _MASK_SLOT = frozenset(("vmand", "vmor", "vmxor", "vmneg", "vmmov", "vmpackc"))
-_BARRIERS = frozenset(("inlined_call", "vsettm"))
+_BARRIERS = frozenset(("inlined_call", "call", "vsettm"))
 
 
 def issue_columns(mnemonic: str, generation: int | None) -> tuple[str, ...]:  # noqa: PLR0911

@@ -27,8 +27,8 @@ TRANSCENDENTAL = _words(
 )
 VECTOR = _words(
     "vadd vsub vmul vfma vand vor vxor vnot vandn vorn vshll vshrl vshra vshl vshr vmin vmax vclamp vclamps "
-    "vcmp vsel vnsel vmov vstv vneg vabs vcvt vpack vunpack vcombine vlaneseq vcmask vnez vweird vceil "
-    "vfloor vtrunc vround vclz vpcnt vctz vc vmmov vmand vmor vmxor vmneg vmnand vmnor vmandn vmorn vmpackc "
+    "vcmp vsmask vf32 vsel vnsel vmov vstv vneg vabs vcvt vpack vunpack vcombine vlaneseq vcmask vnez "
+    "vweird vceil vfloor vtrunc vround vclz vpcnt vctz vc vmmov vmand vmor vmxor vmneg vmnand vmnor vmandn vmorn vmpackc "
     "vmpack vmunpackc vmunpack vmsel vrot vperm vbcast vrng vclass vclassify vsplat vlane vsublane vavg "
     "vadde vsube vmulhi vmullo vinterleave vdeinterleave vcompress vmask vshuffle"
 )
@@ -36,7 +36,7 @@ SCALAR = _words(
     "pmov pnand por pneg pand pxor pnor pnot reloc sld sst smov sadd ssub smul smulhi sdivrem sdiv sand sor "
     "sxor snot sneg sabs sshll sshllo sshrl sshra smin smax scmp sc scvt sfloor sceil sround strunc sclz "
     "spcnt sphi sbr scall sret spop spush scalar_lea scalar_select scalar_parameter_address setrngseed "
-    "inlined_call srdreg swrreg ssel slea sclamps srcp ssqrt sweird sclass sjmp scombine sdelay"
+    "inlined_call call srdreg swrreg ssel slea sclamps srcp ssqrt sweird sclass sjmp scombine sdelay"
 )
 STORE = _words("vst vpush vsetiar vsetrngseed vsetspr vsetperm")
 _DTYPE = re.compile(

@@ -98,6 +98,8 @@ def test_covered_is_a_union():
         ("vld.sshfl", Unit.VLOAD),
         ("vst.msk", Unit.VSTORE),
         ("vstv", Unit.VALU),
+        ("vsmask.f32", Unit.VALU),
+        ("call", Unit.SALU),
         ("vpush", Unit.VSTORE),
         ("dma.done.wait", Unit.SYNC),
         ("dma.hbm_to_smem", Unit.DMA),
