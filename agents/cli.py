@@ -85,7 +85,7 @@ def mcp_verb(
         raise UsageError(
             "megascope mcp",
             f"needs the package {error.name or 'mcp'}",
-            "Install it: pip install 'megascope[mcp]'.",
+            "Install it: pip install 'mcp>=2.3,<3'.",
         ) from error
     except ImportError as error:
         raise UsageError(
