@@ -15,7 +15,7 @@ from analyzer.measured.load import SCOPES, Device
 
 LAYER = "layer"
 TICK_PS = 2_500  # device times are multiples of 1.25 ns; two scopes can seem to cross by two of them
-_LAYER = re.compile(r"^layer(?:\s*[=:#(\[_ ]?\s*(\d+)\s*[)\]]?)?$")
+_LAYER = re.compile(r"^layer(?:[\s=:#(\[_]+(?:\w+=)?(\d+)[\s)\]#]*)?$")
 # Stages of the pipeline that Pallas makes of a grid, and what the runtime calls its own waits.
 DMA_WAITS = ("ep_wait_in", "ep_wait_out")
 _WAITS = re.compile(r"(?:^|[_.\- ])(?:wait|barrier)", re.IGNORECASE)

@@ -74,6 +74,7 @@ def test_nested_scopes_count_once(tmp_path):
     [
         ([("layer", {"layer": 4}), ("layer", {"layer": 7})], [4, 7]),
         ([("layer(4)", {}), ("layer: 7", {})], [4, 7]),
+        ([("layer#layer=4#", {}), ("layer_7", {})], [4, 7]),
         ([("layer", {}), ("layer", {})], [0, 1]),
     ],
 )
