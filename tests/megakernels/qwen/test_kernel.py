@@ -11,6 +11,9 @@ import pytest
 
 ON_WAIT = {"dma": "on_wait"}
 EAGER = {"dma": "eager", "detect_races": True}
+# Half a minute each: the short tier takes each case in one of the modes, the slow tier in the other.
+QUICK_ON_WAIT = [pytest.param(ON_WAIT, id="on_wait"), pytest.param(EAGER, id="eager", marks=pytest.mark.slow)]
+QUICK_EAGER = [pytest.param(ON_WAIT, id="on_wait", marks=pytest.mark.slow), pytest.param(EAGER, id="eager")]
 SIZES = {"ring_depth": 3, "capacity": 128, "kv_tile": 32, "kv_slots": 2}
 # Two layers, one of each kind, for what costs most: race detection and the default tier.
 SHORT = {"layers": 2, "attention_period": 2}
@@ -40,19 +43,19 @@ def check_verify(run: dict[str, Any]) -> None:
     assert not run["unexplained_tokens"]
 
 
-@pytest.mark.parametrize("mode", [ON_WAIT, EAGER], ids=["on_wait", "eager"])
+@pytest.mark.parametrize("mode", QUICK_ON_WAIT)
 def test_one_core(simulated, mode) -> None:
     sizes = SIZES | {"cores": 1}
     check(simulated("qwen:decode", sizes=sizes, model=SHORT, steps=2, first_position=31, **mode).clean())
 
 
-@pytest.mark.parametrize("mode", [ON_WAIT, EAGER], ids=["on_wait", "eager"])
+@pytest.mark.parametrize("mode", QUICK_EAGER)
 def test_two_cores_two_sequences(simulated, mode) -> None:
     sizes = SIZES | {"cores": 2, "batch": 2}
     check(simulated("qwen:decode", sizes=sizes, model=SHORT, steps=2, first_position=26, **mode).clean())
 
 
-@pytest.mark.parametrize("mode", [ON_WAIT, EAGER], ids=["on_wait", "eager"])
+@pytest.mark.parametrize("mode", QUICK_EAGER)
 def test_verify_and_every_state_it_can_go_on_from(simulated, mode) -> None:
     sizes = SIZES | {"cores": 1}
     check_verify(
@@ -62,14 +65,15 @@ def test_verify_and_every_state_it_can_go_on_from(simulated, mode) -> None:
     )
 
 
-@pytest.mark.parametrize("mode", [ON_WAIT, EAGER], ids=["on_wait", "eager"])
+@pytest.mark.parametrize("mode", QUICK_ON_WAIT)
 def test_float8_weights(simulated, mode) -> None:
     sizes = SIZES | {"cores": 1, "fp8": True, "head_depth": 2}
     check(simulated("qwen:decode", sizes=sizes, model=SHORT, steps=1, first_position=31, **mode).clean())
 
 
-def test_hooks_change_no_bit_of_the_result(simulated) -> None:
-    sizes = SIZES | {"cores": 2}
+@pytest.mark.parametrize("cores", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_hooks_change_no_bit_of_the_result(simulated, cores) -> None:
+    sizes = SIZES | {"cores": cores}
     off, regions = (
         simulated("qwen:decode", sizes=sizes, model=SHORT, steps=1, first_position=40, level=level).clean()
         for level in ("off", "regions")

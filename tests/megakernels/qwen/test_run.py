@@ -11,6 +11,7 @@ SIZES = {"ring_depth": 3, "capacity": 128, "kv_tile": 32, "kv_slots": 2}
 SHORT = {"layers": 2, "attention_period": 2}
 
 
+@pytest.mark.slow
 def test_generated_tokens_are_the_reference_s(simulated) -> None:
     # 11 tokens: a whole block and 3 of a second, so the state comes from inside a block.
     run = simulated(
