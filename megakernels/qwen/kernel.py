@@ -19,18 +19,19 @@ from jax.experimental.pallas import tpu as pltpu
 
 from megakernels.common.collectives import EntryBarrier
 from megakernels.common.exchange import Exchange
-from megakernels.common.gemv import LANES, MXU_COLUMNS, scaled_tile_product, tile_product
+from megakernels.common.gemv import LANES, scaled_tile_product, tile_product
 from megakernels.common.ring import Ring
 from megakernels.hooks import layer, phase, tag
 from megakernels.qwen import attention, gdn
+from megakernels.qwen.constants import await_constants, load_constants
+from megakernels.qwen.head import lm_head
+from megakernels.qwen.norm import norm, put_rows, squares_of
 from megakernels.qwen.plan import ROWS, Matrix, Plan
 from megakernels.qwen.refs import AXIS, REPLICATED, Core, Operands, Results, Staging, operand_names
 from megakernels.qwen.stream import Stream, WeightRefs, WeightStream
 
 # Where a layer is: the slot of its constants and scales, and the stream of tiles.
 type Place = tuple[jax.Array, Stream]
-
-NO_LOGIT = -3e38  # below any logit, above minus infinity
 
 
 def decode_kernel(plan: Plan) -> Callable[..., None]:
@@ -141,105 +142,6 @@ def one_layer(core: Core, index: Any, kv_tiles: Any, stream: Stream) -> Stream:
         with phase("ffn_all_reduce"):
             all_reduce(core, ffn, p.w_down)
     return stream
-
-
-def load_constants(core: Core, index: Any) -> None:
-    """Request the small vectors of layer `index`, and its w_ab if it is a GDN layer."""
-    p, hbm, v = core.plan, core.hbm, core.vmem
-    slot = lax.rem(index, 2)
-    source = hbm.constants.at[index]
-    tag(pltpu.make_async_copy(source, v.constants.at[slot], v.constants_in.at[slot]), "constants").start()
-    if p.fp8:
-
-        @pl.when(index < p.config.layers)
-        def scales() -> None:
-            copy = pltpu.make_async_copy(hbm.scales.at[index], v.scales.at[slot], v.constants_in.at[slot])
-            tag(copy, "scales").start()
-
-    @pl.when(has_w_ab(core, index))
-    def _() -> None:
-        source = hbm.w_ab.at[index - lax.div(index, p.config.attention_period)]
-        tag(pltpu.make_async_copy(source, v.w_ab.at[slot], v.constants_in.at[slot]), "w_ab").start()
-
-
-def await_constants(core: Core, index: Any) -> None:
-    """Wait for what `load_constants` requested."""
-    hbm, v = core.hbm, core.vmem
-    slot = lax.rem(index, 2)
-    pltpu.make_async_copy(hbm.constants.at[0], v.constants.at[slot], v.constants_in.at[slot]).wait()
-    if core.plan.fp8:
-
-        @pl.when(index < core.plan.config.layers)
-        def scales() -> None:
-            pltpu.make_async_copy(hbm.scales.at[0], v.scales.at[slot], v.constants_in.at[slot]).wait()
-
-    @pl.when(has_w_ab(core, index))
-    def _() -> None:
-        pltpu.make_async_copy(hbm.w_ab.at[0], v.w_ab.at[slot], v.constants_in.at[slot]).wait()
-
-
-def has_w_ab(core: Core, index: Any) -> Any:
-    """Whether `index` (up to the number of layers, which stands for the final norm) is a GDN layer."""
-    c = core.plan.config
-    return (lax.rem(index, c.attention_period) != c.attention_period - 1) & (index < c.layers)
-
-
-def squares_of(core: Core) -> jax.Array:
-    """Sum of squares of the residual stream, `[8, 128]` partial sums along lanes."""
-    residual = core.vmem.residual
-    return sum_squares([residual[:, first : first + 512] for first in range(0, residual.shape[1], 512)])
-
-
-def sum_squares(pieces: list[jax.Array]) -> jax.Array:
-    """Squares of arrays `[rows, n * 128]` added up to `[rows, 128]`."""
-    total = jnp.zeros((pieces[0].shape[0], LANES), jnp.float32)
-    for piece in pieces:
-        for first in range(0, piece.shape[1], LANES):
-            part = piece[:, first : first + LANES]
-            total = total + part * part
-    return total
-
-
-def norm(
-    core: Core, weight: str, slot: Any, squares: jax.Array, put: Callable[..., None] | None = None
-) -> None:
-    """`normed` = RMS norm of the residual stream, given the partial sums of its squares.
-
-    Args:
-        core: The core's view.
-        weight: Name of the norm's weight among the constants.
-        slot: Where the layer's constants are.
-        squares: `[8, 128]` float32.
-        put: Writes rows into `normed`; `put_rows` unless given.
-    """
-    put = put or put_rows
-    c, v = core.plan.config, core.vmem
-    first, _ = core.plan.constants[weight]
-    scale = lax.rsqrt(jnp.sum(squares, axis=-1, keepdims=True) * (1.0 / c.hidden) + c.norm_eps)
-    for start in range(0, c.hidden, 512):
-        columns = slice(start, start + 512)
-        weights = v.constants[slot, :, first + start : first + start + 512]
-        put(core, v.normed, start, (v.residual[:, columns] * scale * weights).astype(jnp.bfloat16))
-
-
-def put_rows(core: Core, packed: Any, first: int, rows: jax.Array) -> None:
-    """Write rows `[8, n]` at column `first` as matrices multiply them.
-
-    With fp8, even blocks of 128 columns go to the upper half and odd ones to the lower (see common/gemv.py);
-    the other halves stay zero from the start of the step.
-    """
-    if not core.plan.fp8:
-        packed[:, first : first + rows.shape[1]] = rows
-        return
-    for start in range(first, first + rows.shape[1], LANES):
-        half = slice(ROWS, None) if start // LANES % 2 else slice(ROWS)
-        packed[half, start : start + LANES] = rows[:, start - first : start - first + LANES]
-
-
-def put_plain_rows(core: Core, packed: Any, first: int, rows: jax.Array) -> None:
-    """Write rows `[8, n]` at column `first` as bfloat16 matrices multiply them."""
-    del core
-    packed[:ROWS, first : first + rows.shape[1]] = rows
 
 
 def multiply(
@@ -355,50 +257,6 @@ def all_reduce(core: Core, exchange: Exchange, matrix: Matrix) -> jax.Array:
             residual[: p.rows, first : first + width] += rows
     exchange.finish()
     return squares_of(core)
-
-
-def lm_head(core: Core, stream: Stream) -> None:
-    """Logits of this core's share of the vocabulary, and the greedy token over all of it."""
-    p, v = core.plan, core.vmem
-    rank = core.exchange(v.token_exchange).rank
-    slot = p.config.layers % 2
-    with phase("final_norm"):
-        await_constants(core, jnp.int32(p.config.layers))
-        norm(core, "input_norm", slot, squares_of(core), put_plain_rows)
-        stream = core.weights.head_start(stream)
-    lane = lax.broadcasted_iota(jnp.int32, (v.logits.shape[1], MXU_COLUMNS), 1)
-
-    def one(number: Any, state: Any) -> Any:
-        stream, best, place = state
-        tile = core.weights.head_tile(stream)
-        logits = tile_product(v.normed[:ROWS], tile, MXU_COLUMNS)
-        stream = core.weights.head_used(stream)
-        v.logits[number] = logits
-        column = number * MXU_COLUMNS + lane
-        better = (logits > best) & (column < p.vocab)
-        return stream, jnp.where(better, logits, best), jnp.where(better, column, place)
-
-    with phase("lm_head"):
-        start = (stream, jnp.full(lane.shape, NO_LOGIT, jnp.float32), jnp.zeros(lane.shape, jnp.int32))
-        _, best, place = lax.fori_loop(0, p.lm_head.tiles, one, start)
-        tag(pltpu.make_async_copy(v.logits, core.out.logits, v.result_out), "logits").start()
-    with phase("sampling"):
-        highest = jnp.max(best, axis=-1, keepdims=True)
-        # Token numbers stay below 2^24, where float32 is exact.
-        token = jnp.where(best == highest, (place + rank * p.vocab).astype(jnp.float32), 3e38)
-        token = jnp.min(token, axis=-1, keepdims=True)
-        exchange = core.exchange(v.token_exchange)
-        exchange.own[0] = jnp.broadcast_to(highest, (v.logits.shape[1], LANES))
-        exchange.own[1] = jnp.broadcast_to(token, (v.logits.shape[1], LANES))
-        exchange.send("token_share")
-        mail = exchange.receive()
-        highest, token = mail[0, 0], mail[0, 1]
-        for sender in range(1, p.cores):
-            better = mail[sender, 0] > highest
-            highest = jnp.where(better, mail[sender, 0], highest)
-            token = jnp.where(better, mail[sender, 1], token)
-        v.next_tokens[...] = token.astype(jnp.int32)
-        exchange.finish()
 
 
 def leave(core: Core) -> None:
