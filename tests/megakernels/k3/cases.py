@@ -1,6 +1,7 @@
 """Runs of the K3 kernels in interpret mode, inside the simulator's child."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -21,6 +22,8 @@ from megakernels.k3.mla_plan import MlaPlan
 from megakernels.k3.parameters import expert_shapes, mixer_shapes, random_tensor
 from megakernels.k3.plan import ROWS, KdaPlan
 
+# Compiling takes most of the time of these runs.
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 # As few heads and columns as split over two ranks: interpreting costs time per access. SMALL for more ranks.
 NARROW = dataclasses.replace(SMALL, name="k3-narrow", heads=2, hidden=256)
 EXACT = ("A_log", "dt_bias", "conv1d.weight", "o_norm.weight")
@@ -43,14 +46,26 @@ def difference(ours: Any, theirs: Any) -> float:
     return float(np.sqrt(np.mean((a - b) ** 2) / np.mean(b**2))) if np.isfinite(a).all() else np.inf
 
 
-class Runner:
-    """A built kernel, compiled, with its weights in place."""
+@functools.cache
+def compiled(builder: Any, plan: Any, level: str, dma: str, detect_races: bool) -> Any:
+    """A kernel's build, where its arguments go, and its function: traced and compiled once per plan."""
+    build = builder(plan, level=level, interpret=interpreted(dma, detect_races))
+    mesh = build.mesh(jax.devices())
+    places = [NamedSharding(mesh, spec) for spec in build.in_specs]
+    return build, places, jax.jit(build.global_function(mesh), compiler_options=QUICK)
 
-    def __init__(self, build: Any, packed: dict[str, np.ndarray]) -> None:
-        self.build = build
-        mesh = build.mesh(jax.devices())
-        self.places = [NamedSharding(mesh, spec) for spec in build.in_specs]
-        self.function = jax.jit(build.global_function(mesh))
+
+@functools.cache
+def expectation(part: Any, config: K3Config) -> Any:
+    """A part of the reference, compiled once per config."""
+    return jax.jit(functools.partial(part, config), compiler_options=QUICK)
+
+
+class Runner:
+    """A compiled kernel with its weights in place."""
+
+    def __init__(self, kernel: Any, packed: dict[str, np.ndarray]) -> None:
+        self.build, self.places, self.function = kernel
         self.weights = [self.put(2 + i, values) for i, values in enumerate(packed.values())]
 
     def put(self, number: int, values: Any) -> jax.Array:
@@ -103,9 +118,8 @@ def kda(
     spoilt = [dict(p) for p in tensors]
     if spoil:
         spoilt[0][spoil] = spoilt[0][spoil] + 0.3 * np.sign(spoilt[0][spoil])
-    build = build_kda(plan, level=level, interpret=interpreted(dma, detect_races))
-    runner = Runner(build, pack_layers(plan, spoilt))
-    expect = jax.jit(lambda p, x, s, c: reference.kda(config, p, x, s, c))
+    runner = Runner(compiled(build_kda, plan, level, dma, detect_races), pack_layers(plan, spoilt))
+    expect = expectation(reference.kda, config)
     weights = [typed_weights(p) for p in tensors]
     rng = np.random.RandomState(seed)
     channels = (plan.layers, plan.batch, config.conv_taps - 1, config.conv_channels)
@@ -165,9 +179,9 @@ def mla(
     spoilt = [dict(p) for p in tensors]
     if spoil:
         spoilt[0][spoil] = spoilt[0][spoil] + 0.3 * np.sign(spoilt[0][spoil])
-    build = build_mla(plan, level=level, interpret=interpreted(dma, detect_races))
-    runner = Runner(build, mla_pack.pack_layers(plan, spoilt))
-    expect = jax.jit(lambda p, x, at, cache: reference.mla(config, p, x, at, cache))
+    packed = mla_pack.pack_layers(plan, spoilt)
+    runner = Runner(compiled(build_mla, plan, level, dma, detect_races), packed)
+    expect = expectation(reference.mla, config)
     weights = [typed_weights(p) for p in tensors]
     rng = np.random.RandomState(seed)
     latent = bf16(rng.standard_normal((plan.layers, plan.batch, plan.capacity, config.cache_width))).copy()
@@ -236,7 +250,7 @@ def experts(
     width = 256 * sizes.get("width_ranks", 1)
     config = dataclasses.replace(SMALL, experts=12, active_experts=3, latent=512, expert_width=width)
     plan = ExpertPlan(config=config, **sizes)
-    build = build_experts(plan, level=level, interpret=interpreted(dma, detect_races))
+    build, places, function = compiled(build_experts, plan, level, dma, detect_races)
     rng = np.random.RandomState(seed)
     stored: list[list[dict[str, np.ndarray]]] = []
     for index in range(plan.layers):
@@ -258,12 +272,11 @@ def experts(
         "rows": np.pad(z, ((0, 0), (0, ROWS - plan.rows), (0, 0))),
         **pack_experts(plan, stored),
     }
-    mesh = build.mesh(jax.devices())
     placed = [
-        jax.device_put(np.asarray(a).astype(t.dtype), NamedSharding(mesh, spec))
-        for a, t, spec in zip(arrays.values(), build.arguments, build.in_specs, strict=True)
+        jax.device_put(np.asarray(a).astype(t.dtype), place)
+        for a, t, place in zip(arrays.values(), build.arguments, places, strict=True)
     ]
-    by_core = np.asarray(jax.jit(build.global_function(mesh))(*placed))
+    by_core = np.asarray(function(*placed))
     want = np.zeros((plan.layers, plan.rows, config.latent))
     for index, row, k in np.ndindex(*shape):
         tensors = stored[index][chosen[index, row, k]]

@@ -39,6 +39,8 @@ def compiled_forward(config: K3Config, aux_stream: reference.AuxStream) -> Calla
 class Models:
     """Makes what tests ask for, and keeps it."""
 
+    quick = QUICK
+
     def stored(self, config: K3Config) -> dict[str, np.ndarray]:
         return stored_weights(config)
 

@@ -276,7 +276,8 @@ def test_a_sequence_by_steps_equals_one_forward(models) -> None:
     c = TINY
     weights, rows = models.weights(c), models.tokens(c, 2, 8)
     together, block = models.forward(c)(weights, models.begin(c, 2), rows, jnp.zeros(2, jnp.int32))
-    out, state = jax.jit(partial(reference.sequence, c))(weights, models.begin(c, 2), rows)
+    by_steps = jax.jit(partial(reference.sequence, c), compiler_options=models.quick)
+    out, state = by_steps(weights, models.begin(c, 2), rows)
     np.testing.assert_allclose(out.logits, together.logits, atol=2e-4)
     np.testing.assert_allclose(out.aux, together.aux, atol=2e-4)
     np.testing.assert_array_equal(out.routing, together.routing)
@@ -285,9 +286,8 @@ def test_a_sequence_by_steps_equals_one_forward(models) -> None:
 
 
 def test_auxiliary_streams_can_be_the_mixed_ones(models) -> None:
-    c = TINY
-    # Shapes as in the golden runs: compiled already.
-    args = (models.weights(c), models.begin(c, 1, 16), models.tokens(c, 1, 11), jnp.zeros(1, jnp.int32))
+    c = dataclasses.replace(TINY, layers=2, aux_layers=(0, 1))
+    args = (models.weights(c), models.begin(c, 1, 16), models.tokens(c, 1, 8), jnp.zeros(1, jnp.int32))
     plain, _ = models.forward(c)(*args)
     mixed, _ = models.forward(c, "mixed")(*args)
     np.testing.assert_array_equal(plain.aux[:, :, 0], mixed.aux[:, :, 0])  # nothing to mix before layer 0
