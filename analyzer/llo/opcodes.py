@@ -26,11 +26,12 @@ TRANSCENDENTAL = _words(
     "vrsqrt vrcp vpow2 vexp2 vlog2 vtanh vsigshft verf vsinq vcosq vsqrt vexp vlog vsin vcos vlogistic"
 )
 VECTOR = _words(
-    "vadd vsub vmul vfma vand vor vxor vnot vandn vorn vshll vshrl vshra vshl vshr vmin vmax vclamp vclamps "
-    "vcmp vsmask vf32 vsel vnsel vmov vstv vneg vabs vcvt vpack vunpack vcombine vlaneseq vcmask vnez "
-    "vweird vceil vfloor vtrunc vround vclz vpcnt vctz vc vmmov vmand vmor vmxor vmneg vmnand vmnor vmandn vmorn vmpackc "
-    "vmpack vmunpackc vmunpack vmsel vrot vperm vbcast vrng vclass vclassify vsplat vlane vsublane vavg "
-    "vadde vsube vmulhi vmullo vinterleave vdeinterleave vcompress vmask vshuffle"
+    "vadd vsub vmul vfma vand vor vxor vnot vandn vorn vshll vshrl vshra vshl vshr vmin vmax vclamp "
+    "vclamps vcmp vsmask vf32 vsel vnsel vmov vstv vneg vabs vcvt vpack vunpack vcombine vlaneseq "
+    "vcmask vnez vweird vceil vfloor vtrunc vround vclz vpcnt vctz vc vmmov vmand vmor vmxor vmneg "
+    "vmnand vmnor vmandn vmorn vmpackc vmpack vmunpackc vmunpack vmsel vrot vperm vbcast vrng vclass "
+    "vclassify vsplat vlane vsublane vavg vadde vsube vmulhi vmullo vinterleave vdeinterleave vcompress "
+    "vmask vshuffle"
 )
 SCALAR = _words(
     "pmov pnand por pneg pand pxor pnor pnot reloc sld sst smov sadd ssub smul smulhi sdivrem sdiv sand sor "
