@@ -134,7 +134,7 @@ def layer_tensors(config: K3Config, layer: int, experts: bool = True) -> dict[st
 
 
 def text_tensors(config: K3Config) -> dict[str, Tensor]:
-    """Every text tensor, names without the checkpoint's `language_model.`; 494,000 of the real model."""
+    """Every text tensor, names without the checkpoint's `language_model.`; 249,756 of the real model."""
     c = config
     tensors = {"model.embed_tokens.weight": tensor("", c.vocab, c.hidden)}
     for layer in range(c.layers):
