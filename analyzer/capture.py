@@ -197,6 +197,13 @@ def _choose(capture: Capture, name: str | None) -> None:
             choice = choose_kernel(capture.programs(), name_in_manifest)
             capture._choice = Choice(choice.program)
             return
+        if all(p.is_system for p in capture.programs()):
+            raise InputError(
+                capture.path,
+                f"the dump has no bundles of {name_in_manifest}, which the manifest names, only the runtime's "
+                f"({', '.join(sorted(known))})",
+                "Its file is gone or damaged: copy the capture or compile it again, or choose with --program.",
+            )
         capture.notes.append(f"the manifest's program {name_in_manifest} is not in the dump")
     try:
         capture._choice = choose_kernel(capture.programs(), name)
@@ -253,6 +260,8 @@ def _describe(capture: Capture, chip: str | None) -> None:
         capture.notes.append(
             f"chip {manifest['chip']} inferred from {why}" if manifest["chip"] else f"chip unknown: {why}"
         )
+    if manifest["chip"] is not None and (chip is not None or not manifest.get("inferred")):
+        capture.notes += _another_chip(program, manifest["chip"])
     if manifest.get("inferred"):
         names = ("model", "batch", "context", "chip", "topology", "cores", "probe_level")
         manifest["unknown"] = [n for n in names if manifest[n] is None]
@@ -276,6 +285,14 @@ def _completeness(program: DumpProgram) -> list[str]:
             "Copy or compile it again.",
         )
     return [f"the utilization table of {program.name} has {rows} rows for {program.bundle_count} bundles"]
+
+
+def _another_chip(program: DumpProgram, said: str) -> list[str]:
+    """A note where the files were compiled for another chip than the manifest or the user says."""
+    told, why = infer_chip(program.bundles, program.companions)
+    if told in (None, said):
+        return []
+    return [f"taken as {said}, but the dump is of {told} by its {why}: times are wrong unless that is meant"]
 
 
 def _refuse_damaged(bundles: Path) -> None:

@@ -54,6 +54,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
         value = manifest.setdefault(name, default)
         if not isinstance(value, types) or isinstance(value, bool):
             raise InputError(file, f"is damaged: {name} is a {type(value).__name__}", again)
+        if isinstance(value, int) and value < 1:
+            raise InputError(file, f"is damaged: {name} is {value}", again)
     for row in [*manifest["operands"], *manifest["sources"]]:
         if not isinstance(row, dict):
             raise InputError(file, f"is damaged: an entry is a {type(row).__name__}", again)

@@ -166,7 +166,12 @@ class Core:
         memory = self.smem
         if address not in memory:
             return None
-        return tuple(memory[address + k] for k in range(9))
+        words: list[int] = []
+        for level in range(address, address + 9, 3):
+            # A copy of fewer levels stores fewer words; of a level that none was stored for, none is read.
+            used = any(level + k in memory for k in range(3))
+            words += (memory[level + k] for k in range(3)) if used else (0, 0, 0)
+        return tuple(words)
 
     def _pop(self, index: int) -> int:
         site = self.compiled.sites[index]

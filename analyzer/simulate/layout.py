@@ -5,7 +5,8 @@ allocation gets one here, far enough apart that an address leads back to its all
 in disjoint ranges: SMEM words below 2**24, VMEM granules below 2**31, HBM granules from 2**31.
 Semaphores stay below 0x2000, because remote operations OR chip and core into the higher bits.
 
-Units: SMEM in words, VMEM in rows of 512 bytes (16 granules), HBM in granules of 32 bytes.
+Units: SMEM in words, VMEM in rows of 512 bytes (16 granules), HBM in granules of 32 bytes; on v5e HBM in
+rows too: its programs shift an HBM address left by four for a copy, as all do with VMEM addresses.
 """
 
 import bisect
@@ -69,9 +70,10 @@ class Layout:
         self.program = program
         self.uses: dict[Key, _Use] = {}
         self.address: dict[Key, int] = {}  # VMEM: rows
-        self.operand_address: dict[Register, int] = {}  # VMEM: rows; HBM: granules
+        self.operand_address: dict[Register, int] = {}  # VMEM: rows; HBM: granules, or rows
         self.placed: list[Placed] = []
         self.global_barrier_flag: int | None = None
+        self._hbm_unit = GRANULES_PER_ROW if _shifts_hbm(scalar) else 1
         self._collect(scalar)
         self._place_flags(scalar)
         self._place_smem()
@@ -267,17 +269,32 @@ class Layout:
                     self.operand_address[operand.register] = self.operand_address[shared.register]
                     continue
             size = -(-_padded_bytes(operand) // GRANULE)
-            self.operand_address[operand.register] = at
+            self.operand_address[operand.register] = at // self._hbm_unit
             self.placed.append(Placed("hbm", at, size, f"operand {operand.index}", operand.index))
             at += -(-size // _HBM_ALIGN) * _HBM_ALIGN
         for key in self._keys("hbm"):
-            self.address[key] = at
+            self.address[key] = at // self._hbm_unit
             self.placed.append(Placed("hbm", at, 1 << 25, _name(key)))
             at += 1 << 25
         if at > 1 << 32:
             raise UnsupportedProgramError(
                 self.program.path, "more than 64 GiB of HBM operands", "Compile the kernel for fewer layers"
             )
+
+
+def _shifts_hbm(scalar: list[list[Instruction]]) -> bool:
+    """Does the program hold HBM addresses in rows: `int_to_ptr.hbm` of `address << 4`?"""
+    shifted = {
+        i.results[0]
+        for bundle in scalar
+        for i in bundle
+        if i.mnemonic == "sshll.u32" and i.results and i.operands[1:] == (4,)
+    }
+    return any(
+        i.mnemonic == "int_to_ptr.hbm" and any(o in shifted for o in i.operands)
+        for bundle in scalar
+        for i in bundle
+    )
 
 
 def passed_by_value(operand: HbmOperand) -> bool:

@@ -31,6 +31,7 @@ from analyzer.simulate.residency import buffer_history
 from analyzer.simulate.result import LoopTrips, ScenarioRecord, Simulation
 from analyzer.simulate.scenario import Scenario, merge_assumptions
 from analyzer.simulate.schedule import CoreRun, RunOptions
+from analyzer.simulate.sites import Op
 from analyzer.simulate.spans import SpanWriter
 from analyzer.simulate.topology import hop_counter
 from analyzer.simulate.words import device_words
@@ -257,7 +258,8 @@ class Simulator:
         return trips
 
     def _operand_bytes(self, log: CoreLog) -> dict[int, tuple[int, int]]:
-        """Bytes per HBM operand, and a check that no copy leaves its operand."""
+        """Bytes per HBM operand, and a check that no copy leaves its operand or the memory it names."""
+        self._check_spaces(log)
         read: Counter[int] = Counter()
         written: Counter[int] = Counter()
         transfers = log.transfers
@@ -277,6 +279,20 @@ class Simulator:
             if o.space == "hbm" or read[o.index] or written[o.index]
         }
 
+    def _check_spaces(self, log: CoreLog) -> None:
+        """Refuses a copy whose address lies in another memory than its name says (`dma.hbm_to_vmem`)."""
+        layout = self.compiled.layout
+        for site, source, destination in {
+            (t.site, layout.space_of(t.source), layout.space_of(t.destination)) for t in log.transfers
+        }:
+            where = self.compiled.sites[site]
+            if where.op is Op.DMA and where.detail != (found := f"{source}_to_{destination}"):
+                raise UnsupportedProgramError(
+                    self.program.path,
+                    f"{where.where}: the copy's addresses are {found.replace('_', ' ')}",
+                    "An address is computed wrongly, or not modelled rightly; report the dump",
+                )
+
     def _check_hbm(
         self, log: CoreLog, address: np.ndarray, which: np.ndarray, *, destination: bool
     ) -> np.ndarray:
@@ -285,14 +301,15 @@ class Simulator:
         starts = np.array([p.start for p in placed], dtype=np.int64)
         ends = starts + np.array([p.size for p in placed], dtype=np.int64)
         index = np.searchsorted(starts, address, side="right") - 1
-        extents: dict[tuple[int, tuple[int, ...] | None], int] = {}
+        extents: dict[tuple[int, int], int] = {}
         reach = address.copy()
         for k, number in enumerate(which.tolist()):
             transfer = log.transfers[number]
-            shape = (transfer.bytes // 32, transfer.strides)
+            shape = (transfer.bytes, id(transfer.strides))  # alive as long as the log
             found = extents.get(shape)
             if found is None:
-                found = extents[shape] = extent(*shape, destination=destination)
+                found = extent(transfer.bytes // 32, transfer.strides, destination=destination)
+                extents[shape] = found
             reach[k] += found
         wrong = np.flatnonzero((index < 0) | (reach > ends[np.maximum(index, 0)]))
         if len(wrong):
@@ -335,7 +352,8 @@ def simulate(
     **options: Any,
 ) -> Simulation:
     """Model one step of `program` on `machine`; options are those of `Simulator.simulate`."""
-    return Simulator(program).simulate(machine, as_scenario(scenario), facts, **options)
+    given = as_scenario(scenario) if scenario else None
+    return Simulator(program).simulate(machine, given, facts, **options)
 
 
 def as_scenario(value: Scenario | Mapping[str, Any] | None) -> Scenario:

@@ -267,6 +267,14 @@ class TestInferred:
         assert capture.manifest["chip"] == "v5e"
         assert "chip v5e as asked; the manifest says tpu7x" in capture.notes
 
+    def test_a_chip_that_the_files_contradict_is_said(self, tmp_path: Path) -> None:
+        capture = write_capture(tmp_path / "capture")
+        file = capture / f"dump/{STAMP}-mlp.1-04-final_bundles.txt"
+        file.write_text(bundles(9, ";; %v1 = vmatmul.mubr.bf16.gmra.mrb[0].mxu0 %v0"))
+        assert not [n for n in open_capture(capture).notes if "taken as" in n]
+        notes = open_capture(capture, chip="v6e").notes
+        assert [n for n in notes if n.startswith("taken as v6e, but the dump is of tpu7x")]
+
     def test_bare_file(self, tmp_path: Path) -> None:
         write_dump(tmp_path, {"mlp.1": bundles(9), "big.1": bundles(90)}, hlo({"mlp.1": ["x"]}))
         capture = open_capture(tmp_path / f"{STAMP}-mlp.1-04-final_bundles.txt")
@@ -348,6 +356,13 @@ class TestManifest:
         )
         assert any(n.startswith("missing from the capture: dump/") and "TLP" in n for n in notes)
 
+    def test_kernel_gone_is_not_replaced_by_the_runtimes_program(self, tmp_path: Path) -> None:
+        capture = write_capture(tmp_path)
+        (capture / f"dump/{STAMP}-mlp.1-04-final_bundles.txt").write_bytes(bytes(range(256)) * 9)
+        with pytest.raises(InputError, match=r"no bundles of mlp\.1, which the manifest names.*\(TLP\)"):
+            open_capture(capture)
+        assert open_capture(capture, program="TLP").kernel_program().name == "TLP"
+
     def test_dump_gone(self, tmp_path: Path) -> None:
         path = write_capture(tmp_path / "c")
         for file in (path / "dump").iterdir():
@@ -371,6 +386,7 @@ class TestManifest:
             ('{"schema_version": 1, "kind": "magic"}', "unknown kind 'magic'"),
             ('{"schema_version": 1, "kind": "compile", "operands": 3}', "operands is a int"),
             ('{"schema_version": 1, "kind": "compile", "cores": "8"}', "cores is a str"),
+            ('{"schema_version": 1, "kind": "compile", "cores": -3}', "cores is -3"),
             ('{"schema_version": 1, "kind": "compile", "sources": [3]}', "an entry is a int"),
         ],
     )

@@ -143,6 +143,43 @@ def test_unsupported_instruction_names_its_bundle(kernel, tmp_path):
         simulate(read_program(path), TPU7X)
 
 
+def test_addresses_in_rows_reach_hbm(compiled, kernel):
+    """Programs for v5e hold HBM addresses in rows of 512 bytes and shift them for each copy."""
+    from conftest import KERNELS, Kernel
+
+    one = Kernel("ring", compiled(target=f"{KERNELS}:ring", topology="v5e:1x1"))
+    assert b"int_to_ptr.hbm" in one.program.data
+    assert one.run(load_machine("v5e")).operand_bytes == kernel("ring").run(TPU7X).operand_bytes
+
+
+def test_a_copy_from_another_memory_than_it_says_is_refused(kernel, tmp_path):
+    import re
+
+    from analyzer.llo.reader import read_program
+    from analyzer.simulate import simulate
+
+    data, changed = re.subn(
+        rb"/\*hbm=\*/%\w+(, /\*size_in_granules=\*/\d+, /\*vmem=\*/)(%\w+)",
+        rb"/*hbm=*/\2\1\2",
+        kernel("ring").program.data,
+        count=1,
+    )
+    assert changed
+    path = tmp_path / "1-ring.1-01-final_bundles.txt"
+    path.write_bytes(data)
+    with pytest.raises(UnsupportedProgramError, match=r"bundle 0x[0-9a-f]+ .*addresses are vmem to vmem"):
+        simulate(read_program(path), TPU7X)
+
+
+def test_a_descriptor_of_one_level_assumes_nothing(compiled):
+    """Rows of a wider buffer are sent with three words of a descriptor; the other six are never read."""
+    from conftest import Kernel
+
+    options = ("hidden=2048", "ffn=4096", "layers=1", "block=128", "ring_depth=4", "batch=32")
+    result = Kernel("mlp", compiled(*options)).run(TPU7X)
+    assert result.scenario.assumed == ()
+
+
 def test_unbalanced_semaphore_names_its_last_use(kernel, tmp_path):
     """A wait that takes less than arrived leaves a rest: refused, with the bundle."""
     from analyzer.llo.reader import read_program
