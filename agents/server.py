@@ -5,8 +5,13 @@ reaches the protocol.
 """
 
 import logging
+import os
+import signal
 import sys
+import threading
 import traceback
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -19,6 +24,10 @@ from agents import tools
 from agents.limits import dump
 from agents.root import Root
 from analyzer.errors import INTERNAL, MegascopeError
+
+SECONDS_TO_CLEAN_UP = 5.0
+# Held while a tool works.
+_working = threading.Lock()
 
 INSTRUCTIONS = (
     "Megascope finds out where the time of a TPU megakernel goes, with no TPU. Loop: compile -> report (read"
@@ -73,7 +82,8 @@ def _described(tool: tools.Tool) -> types.Tool:
 
 def _call(root: Root, tool: tools.Tool, arguments: dict[str, Any], most_bytes: int) -> types.CallToolResult:
     try:
-        answer = tools.call(root, tool, arguments, most_bytes)
+        with _working:
+            answer = tools.call(root, tool, arguments, most_bytes)
     except MegascopeError as error:
         return _failed(error.where, error.fault, error.cure, error.exit_code)
     except Exception as error:
@@ -105,9 +115,22 @@ def serve(root: Root, version: str, *, read_only: bool, most_bytes: int) -> None
     """Serve until stdin closes."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
     server = build(root, version, read_only=read_only, most_bytes=most_bytes)
+    signal.signal(signal.SIGTERM, _stop)
 
     async def run() -> None:
         async with stdio_server() as (read, write):
             await server.run(read, write, server.create_initialization_options())
 
     anyio.run(run)
+
+
+def _stop(number: int, _frame: object) -> None:
+    """End what compiles, so that its thread removes the unfinished capture, and then this process."""
+    for task in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError, ValueError):
+            for child in map(int, task.read_text().split()):
+                if os.getpgid(child) == child:  # a compiler leads a group of its own
+                    os.killpg(child, signal.SIGTERM)
+    _working.acquire(timeout=SECONDS_TO_CLEAN_UP)
+    # Not sys.exit: it would wait for the thread that reads stdin, until the client closes it.
+    os._exit(128 + number)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-HEAVY = ("jax", "pandas", "numpy", "pyarrow", "plotly", "dash", "flask")
+HEAVY = ("jax", "pandas", "numpy", "pyarrow", "plotly", "dash", "flask", "mcp", "pydantic")
 
 
 def megascope(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -24,7 +24,7 @@ def megascope(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_help_lists_every_verb() -> None:
     done = megascope("--help")
     assert done.returncode == 0
-    for verb in ("compile", "report", "show", "dashboard"):
+    for verb in ("compile", "report", "show", "dashboard", "agent", "mcp"):
         assert verb in done.stdout
 
 

@@ -67,8 +67,9 @@ class WhatIf:
         self.base = self._run({})
 
     def _run(self, overrides: Mapping[str, object], without: Iterable[str] = ()) -> Any:
+        options = {**self.options, "without": [*self.options.get("without", ()), *without]}
         return self.simulator.simulate(
-            self.machine, self.scenario, self.facts, overrides=overrides, without=without, **self.options
+            self.machine, self.scenario, self.facts, overrides=overrides, **options
         )
 
     def bound(self, name: str) -> Bound:

@@ -33,6 +33,15 @@ def test_unknown_question_is_a_usage_error(question):
         question.bound("without lunch")
 
 
+def test_bounds_of_a_step_that_lacks_a_phase_already(question):
+    phase = next(p for p in question.phases() if p)
+    also = WhatIf(
+        question.simulator, TPU7X, question.scenario, question.facts, cores="mirrored", without=[phase]
+    )
+    assert also.base.step_time_ps == question.bound(f"without {phase}").step_ps
+    assert also.bound("infinite HBM").step_ps <= also.base.step_time_ps
+
+
 def test_sensitivities_have_the_right_signs(question):
     by_name = {s.parameter: s.elasticity for s in question.sensitivities()}
     assert by_name["hbm.bandwidth"] < 0
