@@ -69,6 +69,7 @@ class Compiled:
         self.live = self._liveness()
         self.globals_ = self._cross_block()
         self.scope_names = {(m.bundle, m.kind): m.name for m in program.markers}
+        self._tables: tuple[list[int], list[int]] = ([], [])
         self._code: dict[int, CodeType] = {}
         self.line_bundles: dict[int, list[int]] = {}
         self._text: dict[int, str] = {}
@@ -251,6 +252,16 @@ class Compiled:
         if block not in self._text:
             self._text[block] = BlockWriter(self, block).write()
         return self._text[block]
+
+    def site_tables(self) -> tuple[list[int], list[int]]:
+        """Per site its operation and its bundle counted from the start of its block, as plain integers."""
+        if len(self._tables[0]) != len(self.sites):
+            starts = [block.start for block in self.program.blocks]
+            self._tables = (
+                [int(site.op) for site in self.sites],
+                [site.bundle - starts[site.block] for site in self.sites],
+            )
+        return self._tables
 
     def add_site(self, op: Op, instruction: Instruction | None, block: int, bundle: int, **more: Any) -> int:
         """Append a site; gives its index."""

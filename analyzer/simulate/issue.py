@@ -26,11 +26,16 @@ State = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class BlockCycles:
-    """offset: cycles from the start of the block at which each of its bundles issues; total: to its end."""
+    """offset: cycles from the start of the block at which each of its bundles issues; total: to its end.
+
+    offset_ps, total_ps: the same in picoseconds.
+    """
 
     offset: list[float]
     total: float
     state: State
+    offset_ps: list[float]
+    total_ps: float
 
 
 class MxuUse:
@@ -95,6 +100,7 @@ class IssueModel:
         self.program, self.use = program, use
         self.push, self.matmul = machine["mxu.push"], machine["mxu.matmul"]
         self.branch_cycles = machine["issue.branch_cycles"]
+        self.cycle_ps = machine.cycle_ps
         self.idle: State = (0.0,) * use.mxus
         rate = machine["fetch.bandwidth"]
         self.fetch_cycles = machine["issue.clock"] / rate if rate else 0.0
@@ -135,4 +141,6 @@ class IssueModel:
             cycle += 1
         if branch_at is not None:
             cycle = max(cycle, branch_at[1] + 1 + self.branch_cycles)
-        return BlockCycles(offset, cycle, tuple(max(h - cycle, 0.0) for h in held))
+        after = tuple(max(h - cycle, 0.0) for h in held)
+        length = self.cycle_ps
+        return BlockCycles(offset, cycle, after, [o * length for o in offset], cycle * length)

@@ -2,19 +2,25 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heappush
 
 from analyzer.machine import Machine
 from analyzer.simulate.compiled import Compiled
 from analyzer.simulate.engines import EngineSet, Semaphore, engines_for
 from analyzer.simulate.execute import CoreTrace
 from analyzer.simulate.issue import IssueModel
-from analyzer.simulate.layout import GRANULE
+from analyzer.simulate.layout import GRANULE, HBM_BASE
 from analyzer.simulate.log import CoreLog, Scopes, Transfer, phase_matches
 from analyzer.simulate.sites import Op
 
+# Plain integers: comparing members of an enumeration costs more than the rest of an event.
+_WAIT_TAKE, _ADD, _REMOTE_ADD = int(Op.WAIT_TAKE), int(Op.ADD), int(Op.REMOTE_ADD)
+_DMA, _DMA_GENERAL, _TOUCH = int(Op.DMA), int(Op.DMA_GENERAL), int(Op.TOUCH)
+_SCOPE_START, _SCOPE_END = int(Op.SCOPE_START), int(Op.SCOPE_END)
 _REMOTE = 0x4000
 _FLAG = 0x1FFF
 NO_FLAGS: frozenset[int] = frozenset()
+_new = tuple.__new__  # skips the constructor of a named tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,6 @@ class CoreRun:
     ) -> None:
         self.compiled, self.core, self.issue, self.options = compiled, trace, issue, options
         self.engines: EngineSet = engines_for(machine)
-        self.cycle_ps = machine.cycle_ps
         self.cores_per_chip = machine.cores_per_chip
         self.log = CoreLog(trace.rank)
         self.scopes = Scopes(self.log.contexts)
@@ -70,7 +75,6 @@ class CoreRun:
         self._total = 0.0
         self._context = 0
         self._offsets: list[float] = []
-        self._first = 0
         self._frozen: float | None = None
 
     def semaphore(self, flag: int) -> Semaphore:
@@ -100,37 +104,40 @@ class CoreRun:
             decided: the wait the core stands at is satisfied at `wake_time` and by nothing earlier.
         """
         events = self.core.trace
-        sites, blocks = self.compiled.sites, self.compiled.program.blocks
-        log, cycle = self.log, self.cycle_ps
-        base, context, offsets, first = self.base, self._context, self._offsets, self._first
+        sites = self.compiled.sites
+        operations, places = self.compiled.site_tables()
+        log, issue = self.log, self.issue.block
+        base, context, offsets = self.base, self._context, self._offsets
         position, last = self.position, len(events)
         remote_flags = self.options.remote_flags
         visit_block, visit_start, visit_cycles = log.visit_block, log.visit_start, log.visit_cycles
-        semaphores, fetch = self.semaphores, self._fetch
+        semaphores, fetch, stalls = self.semaphores, self._fetch, log.stalls
+        touches, transfers, satisfied = log.touches, log.transfers, log.satisfied
+        hbm, local = self.engines.hbm, self.engines.vmem
+        state, total, frozen = self._state, self._total, self._frozen
+        visits = len(visit_block) - 1
         while position < last:
             entry = events[position]
             if type(entry) is int:
-                base += self._total
-                state = self._state
-                cycles = self.issue.block(entry, state, fetch is not None and fetch.visit(entry))
+                base += total
+                cycles = issue(entry, state, fetch is not None and fetch.visit(entry))
                 visit_block.append(entry)
                 visit_start.append(base)
                 visit_cycles.append(cycles)
-                self._state, self._total = cycles.state, cycles.total * cycle
-                offsets = cycles.offset
-                first = blocks[entry].start
+                visits += 1
+                state, total, offsets = cycles.state, cycles.total_ps, cycles.offset_ps
                 position += 1
                 continue
-            site = sites[entry[0]]
-            op = site.op
-            if op is Op.TOUCH:
-                log.touches.append((entry, base, len(log.transfers), len(visit_block) - 1))
+            site = entry[0]
+            op = operations[site]
+            if op == _TOUCH:
+                touches.append((entry, base, len(transfers), visits))
                 position += 1
                 continue
-            now = base + offsets[site.bundle - first] * cycle
-            if self._frozen is not None and op < Op.SCOPE_START:
-                now = self._frozen
-            if op is Op.WAIT_TAKE or op is Op.WAIT:
+            now = base + offsets[places[site]]
+            if frozen is not None and op < _SCOPE_START:
+                now = frozen
+            if op <= _WAIT_TAKE:
                 _, flag, amount = entry
                 semaphore = semaphores.get(flag)
                 if semaphore is None:
@@ -140,83 +147,89 @@ class CoreRun:
                     found = semaphore.wait(now, amount)
                     decided = False
                 if found is None:
-                    self.base, self._context, self._offsets, self._first = base, context, offsets, first
+                    self.base, self._context, self._offsets = base, context, offsets
+                    self._state, self._total, self._frozen = state, total, frozen
                     self.now, self.position, self.blocked_on = now, position, (flag, amount)
                     return False
                 until, cause = found
-                if cause != -1 and self._frozen is None:
-                    log.stalls.append((site.index, now, until, cause, context, len(visit_block) - 1))
+                if cause != -1 and frozen is None:
+                    stalls.append((site, now, until, cause, context, visits))
                     base += until - now
-                elif semaphore.latest >= 0 and self._frozen is None:
-                    log.satisfied.append((site.index, now, semaphore.latest, context))
-                if op is Op.WAIT_TAKE:
+                elif semaphore.latest >= 0 and frozen is None:
+                    satisfied.append((site, now, semaphore.latest, context))
+                if op == _WAIT_TAKE:
                     semaphore.value -= amount
-            elif op is Op.DMA_GENERAL or op is Op.DMA:
-                self._dma(op, entry, now, context)
-            elif op is Op.ADD:
-                self.semaphore(entry[1]).value += entry[2]
-            elif op is Op.REMOTE_ADD:
-                self._signal(entry, now, context)
-            else:
-                if op is Op.SCOPE_START:
-                    context = self.scopes.start(site.detail)
-                elif op is Op.SCOPE_END:
-                    context = self.scopes.end(site.detail)
+            elif op == _DMA or (op == _DMA_GENERAL and not entry[7] & _REMOTE):
+                source, destination, granules, flag = entry[1], entry[2], entry[3], entry[4] & _FLAG
+                if frozen is not None:
+                    start = end = now
+                elif source >= HBM_BASE or destination >= HBM_BASE:
+                    start, end = hbm.submit(now, granules * GRANULE)
                 else:
-                    context = self.scopes.value(int(site.detail), entry[1])
-                shift = self._freeze(now, context) if self.options.without else 0.0
+                    start, end = local.submit(now, granules * GRANULE)
+                semaphore = semaphores.get(flag)
+                if semaphore is None:
+                    semaphore = semaphores[flag] = Semaphore()
+                heappush(semaphore.pending, (end, granules, 2 * len(transfers)))
+                strides = entry[5] if op == _DMA else entry[6]
+                copy = (
+                    site,
+                    now,
+                    start,
+                    end,
+                    end,
+                    granules * GRANULE,
+                    source,
+                    destination,
+                    -1,
+                    context,
+                    strides,
+                )
+                transfers.append(_new(Transfer, copy))
+            elif op == _DMA_GENERAL:
+                self._remote(entry, now, context, frozen)
+            elif op == _ADD:
+                self.semaphore(entry[1]).value += entry[2]
+            elif op == _REMOTE_ADD:
+                self._signal(entry, now, context, frozen)
+            else:
+                if op == _SCOPE_START:
+                    context = self.scopes.start(sites[site].detail)
+                elif op == _SCOPE_END:
+                    context = self.scopes.end(sites[site].detail)
+                else:
+                    context = self.scopes.value(int(sites[site].detail), entry[1])
+                shift = 0.0
+                if self.options.without:
+                    frozen, shift = self._freeze(now, context, frozen)
                 base += shift
-                log.marks.append((now, len(visit_block) - 1, site.index, context, shift))
+                log.marks.append((now, visits, site, context, shift))
             position += 1
-        log.end = base + self._total
-        if self._frozen is not None:
-            log.end = self._frozen
+        log.end = base + total if frozen is None else frozen
         self.base, self.position, self.blocked_on = base, position, None
         log.semaphores = {flag: s.settle() for flag, s in semaphores.items()}
         return True
 
-    def _freeze(self, now: float, context: int) -> float:
-        """Stop or resume time where a removed phase begins or ends; gives the time to take back."""
-        removed = phase_matches(self.log.contexts[context][0], self.options.without)
-        if removed:
+    def _freeze(self, now: float, context: int, frozen: float | None) -> tuple[float | None, float]:
+        """Stop or resume time at a removed phase: (time it stands at, time to take back)."""
+        if phase_matches(self.log.contexts[context][0], self.options.without):
             self.log.removed.add(context)
-            if self._frozen is None:
-                self._frozen = now
-            return 0.0
-        if self._frozen is None:
-            return 0.0
-        shift, self._frozen = self._frozen - now, None
-        return shift
+            return (now if frozen is None else frozen), 0.0
+        return None, 0.0 if frozen is None else frozen - now
 
-    def _dma(self, op: Op, entry: tuple[int, ...], now: float, context: int) -> None:
-        if op is Op.DMA:
-            site, source, destination, granules, flag, strides = entry
-            overrides = source_flag = 0
-        else:
-            site, source, destination, granules, flag, source_flag, strides, overrides = entry
+    def _remote(self, entry: tuple[int, ...], now: float, context: int, frozen: float | None) -> None:
+        """A copy to another core: its semaphore there and ours here are raised."""
+        site, source, destination, granules, flag, source_flag, _, overrides = entry
         size = granules * GRANULE
-        log = self.log
-        index = len(log.transfers)
-        space = self.compiled.layout.space_of
-        if not overrides & _REMOTE:
-            if self._frozen is not None:
-                start = end = now
-            else:
-                hbm = space(source) == "hbm" or space(destination) == "hbm"
-                start, end = (self.engines.hbm if hbm else self.engines.vmem).submit(now, size)
-            self.semaphore(flag & _FLAG).arrive(end, granules, 2 * index)
-            log.transfers.append(
-                Transfer(site, now, start, end, end, size, source, destination, -1, context, strides)  # type: ignore[arg-type]
-            )
-            return
+        index = len(self.log.transfers)
         chip, core = overrides & 0x3FFF, (overrides >> 26) & 1
         peer = chip * self.cores_per_chip + core
-        if self._frozen is not None:
+        if frozen is not None:
             start = source_end = arrival = now
         else:
-            ready = self.engines.hbm.submit(now, size)[1] if space(source) == "hbm" else now
+            ready = self.engines.hbm.submit(now, size)[1] if source >= HBM_BASE else now
             start, source_end, arrival = self._send(ready, size, chip)
-        log.transfers.append(
+        self.log.transfers.append(
             Transfer(site, now, start, arrival, source_end, size, source, destination, peer, context, None)
         )
         self.semaphore(source_flag & _FLAG).arrive(source_end, granules, 2 * index)
@@ -228,11 +241,11 @@ class CoreRun:
             return self.engines.ici.send(now, size, None)
         return self.engines.ici.send(now, size, chip, self.options.hops(own, chip))
 
-    def _signal(self, entry: tuple[int, ...], now: float, context: int) -> None:
+    def _signal(self, entry: tuple[int, ...], now: float, context: int, frozen: float | None) -> None:
         site, address, amount = entry
         flag, core, chip = address & _FLAG, (address >> 14) & 1, address >> 17
         peer = chip * self.cores_per_chip + core
-        if self._frozen is not None:
+        if frozen is not None:
             start = source_end = arrival = now
         else:
             start, source_end, arrival = self._send(now, 0, chip)
