@@ -210,7 +210,8 @@ TOOLS = (
         "The step on another machine, or without something",
         "Simulate the same bundles again with changed machine parameters or with phases that take no time;"
         " with neither, list what each ideal (infinite HBM, no latency, free messages, without a phase) would"
-        " save: the most that work on it can gain. Ask before a costly edit.",
+        " save: the most that work on it can gain. Ask before a costly edit. That list takes seconds for a"
+        " small kernel, a minute or more for a model's; a question of its own takes one simulation.",
         "agents.reading:what_if",
         {
             **ONE,

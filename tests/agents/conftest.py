@@ -20,8 +20,8 @@ PROJECT = Path(__file__).parents[2]
 class Caller:
     """Calls tools of a server in this process, through a client of the mcp package."""
 
-    def __init__(self, root, *, read_only=False, most_bytes=DEFAULT_BYTES):
-        self.root = root
+    def __init__(self, root, *, read_only=False, most_bytes=DEFAULT_BYTES, chip=None):
+        self.root, self.chip = root, chip
         self.server = build(Root.at(root), "0", read_only=read_only, most_bytes=most_bytes)
 
     def _with_client(self, do):
@@ -35,6 +35,8 @@ class Caller:
         return {tool.name: tool for tool in self._with_client(lambda c: c.list_tools()).tools}
 
     def result(self, tool, **arguments):
+        if self.chip and tool != "compile":
+            arguments.setdefault("chip", self.chip)
         return self._with_client(lambda c: c.call_tool(tool, arguments))
 
     def __call__(self, tool, **arguments):
@@ -50,17 +52,17 @@ class Caller:
 
 @pytest.fixture(scope="session")
 def root(tmp_path_factory):
-    """A folder with two copies of a small dump for tpu7x."""
+    """A folder with two copies of a small dump for v6e, which does not say its chip."""
     folder = tmp_path_factory.mktemp("root")
     for name in ("a", "b"):
-        shutil.copytree(PROJECT / "tests/goldens/llo/tpu7x", folder / name)
+        shutil.copytree(PROJECT / "tests/goldens/llo/v6e", folder / name)
     return folder
 
 
 @pytest.fixture(scope="session")
 def caller(root):
     """The tools over `root`."""
-    return Caller(root)
+    return Caller(root, chip="v6e")
 
 
 @pytest.fixture(scope="session")

@@ -40,7 +40,7 @@ def over_pipes(root, do, *, mode="auto"):
 def test_both_ages_of_the_protocol_over_pipes(root, mode):
     async def do(call):
         assert {"compile", "report", "findings", "show", "diff", "gate", "what_if"} <= call.tools
-        return await call("report", capture="a")
+        return await call("report", capture="a", chip="v6e")
 
     assert over_pipes(root, do, mode=mode)["step"]["time_ps"] > 0
 
@@ -51,7 +51,8 @@ def test_stdout_carries_only_the_protocol_and_ends_with_stdin(root):
             "protocolVersion": "2025-06-18", "capabilities": {},
             "clientInfo": {"name": "t", "version": "0"}}},
         {"method": "notifications/initialized"},
-        {"id": 2, "method": "tools/call", "params": {"name": "report", "arguments": {"capture": "a"}}},
+        {"id": 2, "method": "tools/call", "params": {
+            "name": "report", "arguments": {"capture": "a", "chip": "v6e"}}},
         {"id": 3, "method": "tools/call", "params": {"name": "report", "arguments": {"capture": "/"}}},
     ]  # fmt: skip
     process = subprocess.Popen(

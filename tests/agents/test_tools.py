@@ -30,7 +30,7 @@ def test_read_only_leaves_compile_out(make_caller, root):
 
 def test_report_is_the_digest_and_the_figures_of_the_command(caller, root):
     answer = caller("report", capture="a")
-    whole = analyze(root / "a").report
+    whole = analyze(root / "a", chip="v6e").report
     assert answer["step"] == whole["step"]
     assert answer["hbm"]["read_bytes"] == whole["hbm"]["read_bytes"]
     assert 5 < len(answer["digest"]) <= 30
@@ -40,7 +40,7 @@ def test_report_is_the_digest_and_the_figures_of_the_command(caller, root):
 
 @pytest.mark.parametrize("section", ["phases", "bubbles", "bubble_groups", "wait_groups", "notes"])
 def test_report_pages_through_each_list(caller, root, section):
-    expected = analyze(root / "a").report[section]
+    expected = analyze(root / "a", chip="v6e").report[section]
     got, offset = [], 0
     while offset is not None:
         answer = caller("report", capture="a", section=section, limit=2, offset=offset)
@@ -51,7 +51,7 @@ def test_report_pages_through_each_list(caller, root, section):
 
 
 def test_findings_in_full_and_in_brief(caller, root):
-    expected = analyze(root / "a").report["findings"]
+    expected = analyze(root / "a", chip="v6e").report["findings"]
     assert expected
     answer = caller("findings", capture="a", limit=50)
     assert answer["findings"] == expected
@@ -86,7 +86,7 @@ def test_diff_and_gate_of_equals(caller):
 
 
 def test_gate_says_why_it_fails_and_that_is_no_error(caller, root):
-    report = json.loads(json.dumps(analyze(root / "a").report))
+    report = json.loads(json.dumps(analyze(root / "a", chip="v6e").report))
     report["step"]["time_ps"] //= 2
     (root / "faster.json").write_text(json.dumps(report))
     answer = caller("gate", a="faster.json", b="a")
@@ -98,7 +98,7 @@ def test_gate_says_why_it_fails_and_that_is_no_error(caller, root):
 
 
 def test_what_if(caller, root):
-    step = analyze(root / "a").report["step"]["time_ps"]
+    step = analyze(root / "a", chip="v6e").report["step"]["time_ps"]
     ideals = caller("what_if", capture="a")
     assert ideals["step_ps"] == step
     assert {"infinite HBM", "no HBM latency"} <= {bound["name"] for bound in ideals["bounds"]}
@@ -113,7 +113,7 @@ def test_what_if(caller, root):
 
 
 def test_no_answer_is_longer_than_the_limit(make_caller, root):
-    small = make_caller(root, most_bytes=4000)
+    small = make_caller(root, most_bytes=4000, chip="v6e")
     calls = [("report", {}), ("findings", {"limit": 50}), ("show", {"limit": 500}), ("what_if", {})]
     calls += [
         ("report", {"section": section, "limit": 500}) for section in ("bubbles", "wait_groups", "notes")
@@ -131,6 +131,7 @@ def test_no_answer_is_longer_than_the_limit(make_caller, root):
 @pytest.mark.parametrize(
     ("tool", "arguments", "words", "code"),
     [
+        ("report", {"capture": "a", "chip": None}, "None is not of type", 2),
         ("report", {}, "capture: is missing", 2),
         ("report", {"capture": "a", "sektion": "x"}, "Did you mean section?", 2),
         ("report", {"capture": "a", "section": "x"}, "summary", 2),
