@@ -200,9 +200,9 @@ def _choose(capture: Capture, name: str | None) -> None:
         if all(p.is_system for p in capture.programs()):
             raise InputError(
                 capture.path,
-                f"the dump has no bundles of {name_in_manifest}, which the manifest names, only the runtime's "
-                f"({', '.join(sorted(known))})",
-                "Its file is gone or damaged: copy the capture or compile it again, or choose with --program.",
+                f"the dump has no bundles of {name_in_manifest}, which the manifest names, only those of the "
+                f"runtime ({', '.join(sorted(known))})",
+                "Its file is gone or damaged: copy the capture or compile it again, or give --program.",
             )
         capture.notes.append(f"the manifest's program {name_in_manifest} is not in the dump")
     try:

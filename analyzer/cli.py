@@ -64,6 +64,17 @@ def report_verb(
 
     from analyzer.analysis import analyze
     from analyzer.capture import open_capture
+    from analyzer.diff import known_rules
+    from analyzer.reports.select import Selection, refuse_unknown, select
+
+    wanted = Selection(tuple(rule or ()), tuple(phase or ()), tuple(layer or ()), limit, offset)
+    known_rules(wanted.rules, "--rule")
+    if output_format in OUTSIDE_FORMATS and not wanted.is_everything:
+        raise UsageError(
+            f"--format {output_format}",
+            "always shows the whole report",
+            "Leave out --rule, --phase, --layer, --limit and --offset.",
+        )
 
     opened = open_capture(capture, program=program, chip=chip)
     analysis = analyze(
@@ -78,9 +89,7 @@ def report_verb(
         module, function = OUTSIDE_FORMATS[output_format].split(":")
         write(getattr(importlib.import_module(module), function)(capture, analysis), output)
         return
-    from analyzer.reports.select import Selection, select
-
-    wanted = Selection(tuple(rule or ()), tuple(phase or ()), tuple(layer or ()), limit, offset)
+    refuse_unknown(analysis.report, wanted)
     report = select(analysis.report, wanted)
     write(render(report, output_format, colour=output is None and on_terminal()), output)
 

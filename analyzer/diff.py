@@ -4,7 +4,7 @@ Works on reports as data (the JSON contract), so anything that has one can be co
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
@@ -234,6 +234,20 @@ def breaches(diff: dict[str, Any], b: Report, limits: Limits) -> list[str]:
 def matches(pattern: str, identifier: str) -> bool:
     """Whether `MS1xx` means a rule: x stands for one digit, `*` and `?` as in file names."""
     return fnmatchcase(identifier, pattern.upper().replace("X", "?"))
+
+
+def known_rules(patterns: Iterable[str], option: str) -> None:
+    """Refuse patterns that no rule has: a gate on a misspelt rule would pass forever.
+
+    Raises:
+        UsageError: names the rules there are.
+    """
+    from analyzer.findings import rules
+
+    known = [rule.identifier for rule in rules()]
+    for pattern in patterns:
+        if not any(matches(pattern, identifier) for identifier in known):
+            raise UsageError(f"{option} {pattern}", "no such rule", f"Rules: {', '.join(known)}.")
 
 
 def share(text: str, option: str) -> float:

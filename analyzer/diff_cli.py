@@ -72,6 +72,8 @@ def gate_verb(
         forbid=tuple(forbid or ()),
         forbid_new=tuple(forbid_new or ()),
     )
+    diff.known_rules(limits.forbid, "--forbid")
+    diff.known_rules(limits.forbid_new, "--forbid-new")
     result, after = _compare(a, b, chip, output_format, force=False)
     reasons = diff.breaches(result, after, limits)
     if output_format == "json":

@@ -89,6 +89,14 @@ def model(
     return result.timeline, facts, program
 
 
+def _hbm_peak(machine: "Machine") -> float:
+    """Peak of one core, bytes/s; a what-if on the bandwidth is of another memory, whose peak moves along."""
+    peak, bandwidth = machine.peaks.hbm_bytes_per_s, machine.parameters.get("hbm.bandwidth")
+    if bandwidth is None or not bandwidth.overridden:
+        return peak
+    return peak * bandwidth.value / bandwidth.overridden
+
+
 def cache_folder(capture: Capture) -> Path | None:
     """Where derived files go; None if nothing can be written."""
     try:
@@ -109,7 +117,7 @@ def build(
     cores = view.cores(timeline) or [0]
     views = [view.core_step(timeline, core, step) for core in cores]
     reported = max(views, key=lambda one: (int(one.program[-1, 1]) if len(one.program) else -1, -one.core))
-    peak = machine.peaks.hbm_bytes_per_s
+    peak = _hbm_peak(machine)
     visible = facts.transfers_visible
     hbm = {one.core: metrics.hbm(one, peak, visible=visible) for one in views}
     ici = {one.core: metrics.ici(one, visible=visible) for one in views}
@@ -216,6 +224,8 @@ def _notes(
     notes = [f"program {capture.kernel_program().name}; machine model {machine.chip}"]
     changed = [p for p in machine.parameters.values() if p.overridden is not None]
     notes += [f"what-if: {p.name} = {p.value:g} {p.unit} instead of {p.overridden:g}" for p in changed]
+    if any(p.name == "hbm.bandwidth" for p in changed):
+        notes.append("what-if: the peak that utilization refers to is scaled like hbm.bandwidth")
     assumed = len(facts.assumed_values)
     if facts.scenario or assumed:
         notes.append(f"scenario {facts.scenario or 'unnamed'}: {assumed} assumed values")

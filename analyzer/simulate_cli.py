@@ -60,6 +60,7 @@ def bounds_verb(
         cores=cores,
         **({"without": without} if without else {}),
     )
+    question.require_phases(without or ())
     base = question.base
     report: dict[str, Any] = {
         "capture": str(opened.path),

@@ -4,6 +4,7 @@ A parameter is addressed by a dotted name (`hbm.bandwidth`, `ici.link.latency`).
 bytes/s, Hz; MXU costs are in core cycles. Changing a value never touches compiled code.
 """
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from analyzer.errors import InputError, UsageError
 _FOLDER = Path(__file__).parent
 _OPTIONAL = ("fp8_flops", "int8_ops")
 KINDS = ("measured", "derived", "assumed")
+RATES = ("bytes/s", "Hz")  # units of parameters that are divided by
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +84,16 @@ class Machine:
                 `ici.*.latency`.
 
         Raises:
-            UsageError: no parameter of that name, or a value that is not a number or is negative.
+            UsageError: no parameter of that name, a value that is no finite number of at least 0, or a
+                rate of 0.
         """
         changed = dict(self.parameters)
         for name, change in overrides.items():
             for full in self._resolve(name):
                 old = self.parameters[full]
                 value = _apply(name, change, old.value)
+                if not value and old.unit in RATES:
+                    raise UsageError(f"{name}={change}", f"a rate of 0 {old.unit}", "Give more, as x1000")
                 changed[full] = replace(old, value=value, overridden=old.value)
         return replace(self, parameters=MappingProxyType(changed))
 
@@ -119,8 +124,10 @@ def _apply(name: str, change: object, old: float) -> float:
             raise UsageError(
                 f"{name}={change}", "not a number", "Give a number in SI units, or xN to multiply, or /N"
             ) from None
-    if not value >= 0:
-        raise UsageError(f"{name}={change}", "negative or not a number", "Give a value of at least 0")
+    if not 0 <= value < math.inf:
+        raise UsageError(
+            f"{name}={change}", "negative, infinite or not a number", "Give 0 or more, such as x1000"
+        )
     return value
 
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from analyzer.diff import matches
+from analyzer.diff import known_rules, matches
+from analyzer.errors import DataAbsentError
 
 Report = dict[str, Any]
 # Lists of a report that a selection applies to, and whether their entries are of one layer or of several.
@@ -53,6 +54,27 @@ def select(report: Report, selection: Selection) -> Report:
     return result
 
 
+def refuse_unknown(report: Report, selection: Selection) -> None:
+    """Refuse names that exist nowhere, instead of a report that looks as if nothing was found.
+
+    Raises:
+        UsageError: a pattern that no rule has.
+        DataAbsentError: a phase or layer that the report does not have.
+    """
+    known_rules(selection.rules, "--rule")
+    rows = [*report["phases"], *report.get("trace", {}).get("stages", [])]
+    phases = sorted({str(row.get("phase") or "") for row in rows} - {""})
+    for name in selection.phases:
+        if not any(phase == name or phase.startswith(name + "/") for phase in phases):
+            there = f"Phases: {', '.join(phases[:20])}." if phases else "Compile with --level regions."
+            raise DataAbsentError(f"--phase {name}", "no such phase in this report", there)
+    layers = sorted({n for row in rows for n in (row.get("layers") or [row.get("layer")]) if n is not None})
+    for layer in selection.layers:
+        if layer not in layers:
+            there = f"Layers: {layers[0]} to {layers[-1]}." if layers else "The program marks no layers."
+            raise DataAbsentError(f"--layer {layer}", "no such layer in this report", there)
+
+
 def _wanted(entry: Report, selection: Selection) -> bool:
     if selection.rules and "id" in entry and not any(matches(rule, entry["id"]) for rule in selection.rules):
         return False
@@ -78,5 +100,6 @@ def _words(selection: Selection) -> str:
         if values
     ]
     if selection.limit is not None or selection.offset:
-        parts.append(f"entries from {selection.offset}, at most {selection.limit or 'all'}")
+        most = "all" if selection.limit is None else selection.limit
+        parts.append(f"entries from {selection.offset}, at most {most}")
     return "; ".join(parts)

@@ -124,8 +124,16 @@ def fold_phases(phases: list[Report]) -> list[Report]:
     return sorted(rows.values(), key=lambda row: -row["time_ps"])
 
 
+def _left_out(report: Report, name: str) -> str:
+    """What to say of a list that is empty only because the entries of it were not asked for, else ""."""
+    total = report.get("selected", {}).get(name, {}).get("total", 0)
+    return f"none of {total} selected" if total else ""
+
+
 def _phases(report: Report) -> list[Line]:
     rows = fold_phases(report["phases"])
+    if not rows and _left_out(report, "phases"):
+        return [("dim", f"phases  {_left_out(report, 'phases')}")]
     if not rows:
         return [("dim", "phases  none marked in this program (compile with --level regions)")]
     head = (
@@ -157,7 +165,7 @@ def _phases(report: Report) -> list[Line]:
 def _bubbles(report: Report) -> list[Line]:
     groups = report["bubble_groups"]
     if not groups:
-        return [("dim", "HBM bubbles: none")]
+        return [("dim", f"HBM bubbles: {_left_out(report, 'bubble_groups') or 'none'}")]
     window = report["step"]["time_ps"]
     lines = [
         ("dim", f"HBM bubbles, largest {min(BUBBLES, len(groups))} of {len(groups)} kinds: cause, place")
@@ -186,7 +194,7 @@ def _bubbles(report: Report) -> list[Line]:
 def _findings(report: Report) -> list[Line]:
     found = report["findings"]
     if not found:
-        return [("dim", "findings: none")]
+        return [("dim", f"findings: {_left_out(report, 'findings') or 'none'}")]
     lines: list[Line] = [
         (
             "dim",

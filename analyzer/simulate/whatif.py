@@ -90,10 +90,19 @@ class WhatIf:
             raise UsageError(name, "no such ideal", f"Known: {', '.join(IDEALS)}, without PHASE")
         return Bound(name, step, self.base.step_time_ps - step)
 
+    def require_phases(self, names: Iterable[str]) -> None:
+        """Refuse a phase that the step does not have: to leave it out would change nothing, silently.
+
+        Raises:
+            UsageError: names the phases there are.
+        """
+        for phase in names:
+            if not any(self._inside(phase)):
+                known = ", ".join(sorted(p for p in self.phases() if p)) or "none"
+                raise UsageError(f"without {phase}", "no such phase in the step", f"Phases: {known}")
+
     def _without(self, phase: str) -> int:
-        if not any(self._inside(phase)):
-            known = ", ".join(sorted(p for p in self.phases() if p))
-            raise UsageError(f"without {phase}", "no such phase in the step", f"Phases: {known or 'none'}")
+        self.require_phases([phase])
         return int(self._run({}, [phase]).step_time_ps)
 
     def _inside(self, phase: str) -> list[str]:

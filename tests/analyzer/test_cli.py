@@ -120,6 +120,9 @@ def test_exit_codes(arguments, code, words):
         (("--chip", "tpu99"), "no machine file"),
         (("--what-if", "hbm.speed=x2"), "no such parameter"),
         (("--what-if", "hbm.bandwidth=fast"), "not a number"),
+        (("--what-if", "hbm.bandwidth=inf"), "infinite"),
+        (("--what-if", "hbm.bandwidth=x0"), "a rate of 0"),
+        (("--rule", "MS9xx"), "no such rule. Rules: MS101, "),
         (("--set", "colour=1"), "no such scenario value"),
         (("--set", "pops.k.py:3=x"), "not an integer"),
         (("--program", "nothing"), "program nothing"),
@@ -137,6 +140,19 @@ def test_wrong_values_are_usage_errors(more, words, dump, tmp_path, monkeypatch)
         CliRunner().invoke(app, ["report", str(dump), *chip, *more], catch_exceptions=False)
     assert raised.value.exit_code == 2
     assert "\n" not in str(raised.value)
+
+
+def test_html_of_a_part_is_refused(dump, monkeypatch):
+    from analyzer.reports import OUTSIDE_FORMATS
+
+    monkeypatch.setitem(OUTSIDE_FORMATS, "html", "nowhere:nothing")
+    app = typer.Typer()
+    cli.register(app)
+    app.command("other")(lambda: None)
+    with pytest.raises(UsageError, match="html: always shows the whole report"):
+        CliRunner().invoke(
+            app, ["report", str(dump), "--format", "html", "--limit", "3"], catch_exceptions=False
+        )
 
 
 def test_folders_and_files_without_bundles_name_the_cure(tmp_path, dump):

@@ -148,6 +148,12 @@ def test_patterns_and_shares():
             diff.share(wrong, "--x")
 
 
+def test_a_gate_on_a_misspelt_rule_does_not_pass(run, kept):
+    for option in ("--forbid", "--forbid-new"):
+        with pytest.raises(UsageError, match=f"{option} MS1x: no such rule. Rules: MS101, "):
+            run("gate", kept[0], kept[0], option, "MS1x")
+
+
 @pytest.fixture
 def run():
     app = typer.Typer()

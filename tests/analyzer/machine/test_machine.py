@@ -52,7 +52,15 @@ def test_overrides_multiply_divide_and_set():
     assert machine["ici.link.latency"] > 0
 
 
-@pytest.mark.parametrize("bad", [{"hbm.colour": 1}, {"hbm.bandwidth": "fast"}, {"hbm.bandwidth": -1}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"hbm.colour": 1},
+        *({"hbm.bandwidth": value} for value in ("fast", -1, "inf", "x1e400", "nan", "x0", 0, "/inf")),
+        {"issue.clock": "x0"},
+        {"ici.bandwidth": 0},
+    ],
+)
 def test_bad_override_is_a_usage_error(bad):
     with pytest.raises(UsageError):
         load_machine("tpu7x").with_overrides(bad)

@@ -4,8 +4,9 @@ import copy
 
 import pytest
 
+from analyzer.errors import DataAbsentError, UsageError
 from analyzer.reports import markdown, text
-from analyzer.reports.select import Selection, select
+from analyzer.reports.select import Selection, refuse_unknown, select
 
 
 @pytest.fixture
@@ -29,6 +30,25 @@ def test_by_rule_phase_and_layer(report):
     assert part["notes"][-1] == "a part of the report: rules MS1xx; phases mlp; layers 1, 2"
     text.render(part)
     markdown.render(part)
+
+
+def test_what_exists_nowhere_is_refused(report):
+    refuse_unknown(report, Selection(rules=("MS1xx",), phases=("mlp",), layers=(1,)))
+    with pytest.raises(UsageError, match=r"--rule XS: no such rule. Rules: MS101"):
+        refuse_unknown(report, Selection(rules=("XS",)))
+    with pytest.raises(DataAbsentError, match=r"--phase nosuch: .*Phases: .*mlp"):
+        refuse_unknown(report, Selection(phases=("nosuch",)))
+    with pytest.raises(DataAbsentError, match=r"--layer 99: .*Layers: 0 to"):
+        refuse_unknown(report, Selection(layers=(99,)))
+
+
+def test_a_list_cut_to_nothing_does_not_read_as_nothing_there(report):
+    said = text.render(select(report, Selection(limit=0)))
+    assert "phases  none of" in said
+    assert "HBM bubbles: none of" in said
+    assert "findings: none of" in said
+    assert "none marked" not in said
+    assert "entries from 0, at most 0" in said
 
 
 def test_nested_phases_belong_to_the_outer_one(build, make_report):
