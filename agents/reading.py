@@ -31,7 +31,7 @@ def _report_of(root: Root, arguments: Json, name: str = "capture") -> Json:
 def report(root: Root, arguments: Json) -> Answer:
     """The digest and the figures of a step, or one list of the report."""
     from analyzer.reports import text
-    from analyzer.reports.select import Selection, select
+    from analyzer.reports.select import Selection, refuse_unknown, select
 
     whole = _report_of(root, arguments)
     section = arguments.get("section", "summary")
@@ -44,6 +44,7 @@ def report(root: Root, arguments: Json) -> Answer:
         body["notes"] = whole["notes"]
         return Answer(body)
     wanted = Selection((), tuple(arguments.get("phases", ())), tuple(arguments.get("layers", ())))
+    refuse_unknown(whole, wanted)
     entries = select(whole, wanted).get(section) or [] if section != "notes" else whole["notes"]
     body = {name: whole[name] for name in ("schema_version", "capture")}
     body["step"] = {name: whole["step"][name] for name in ("time_ps", "provenance", "verdict")}
@@ -52,7 +53,7 @@ def report(root: Root, arguments: Json) -> Answer:
 
 def findings(root: Root, arguments: Json) -> Answer:
     """Findings in full, what the step would gain first."""
-    from analyzer.reports.select import Selection, select
+    from analyzer.reports.select import Selection, refuse_unknown, select
 
     whole = _report_of(root, arguments)
     wanted = Selection(
@@ -60,6 +61,7 @@ def findings(root: Root, arguments: Json) -> Answer:
         tuple(arguments.get("phases", ())),
         tuple(arguments.get("layers", ())),
     )
+    refuse_unknown(whole, wanted)
     found = select(whole, wanted)["findings"]
     if arguments.get("brief", False):
         found = [{name: one.get(name) for name in _IN_BRIEF} for one in found]
@@ -142,6 +144,7 @@ def gate(root: Root, arguments: Json) -> Answer:
         forbid=tuple(arguments.get("forbid", ())),
         forbid_new=tuple(arguments.get("forbid_new", ())),
     )
+    comparison.known_rules((*limits.forbid, *limits.forbid_new), "forbid")
     result, after = _compared(root, arguments)
     reasons = comparison.breaches(result, after, limits)
     body = {"schema_version": result["schema_version"], "passed": not reasons, "reasons": reasons}
