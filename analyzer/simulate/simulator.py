@@ -290,8 +290,19 @@ class Simulator:
                 raise UnsupportedProgramError(
                     self.program.path,
                     f"{where.where}: the copy's addresses are {found.replace('_', ' ')}",
-                    "An address is computed wrongly, or not modelled rightly; report the dump",
+                    self._cure_of_wrong_space(where.detail),
                 )
+
+    def _cure_of_wrong_space(self, named: str) -> str:
+        """What to do about a copy that does not touch the memory it names (`hbm_to_vmem`)."""
+        moved = [str(o.index) for o in self.program.operands if o.space == "vmem"]
+        if "hbm" in named and moved:
+            return (
+                f"XLA placed operand {', '.join(moved)} in VMEM, and the program mixes up its addresses: "
+                "pass what the kernel copies itself through "
+                "pltpu.with_memory_space_constraint(x, pltpu.HBM), and compile again"
+            )
+        return "An address is computed wrongly, or not modelled rightly; report the dump"
 
     def _check_hbm(
         self, log: CoreLog, address: np.ndarray, which: np.ndarray, *, destination: bool

@@ -1,13 +1,16 @@
 """Kernels whose traffic, trips and waits are known beforehand."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from analyzer.errors import UnsupportedProgramError
+from analyzer.llo.reader import read_program
 from analyzer.machine import load_machine
-from analyzer.simulate import Scenario
+from analyzer.simulate import Scenario, simulate
 
+GOLDENS = Path(__file__).parents[2] / "goldens"
 TPU7X = load_machine("tpu7x")
 
 
@@ -169,6 +172,12 @@ def test_a_copy_from_another_memory_than_it_says_is_refused(kernel, tmp_path):
     path.write_bytes(data)
     with pytest.raises(UnsupportedProgramError, match=r"bundle 0x[0-9a-f]+ .*addresses are vmem to vmem"):
         simulate(read_program(path), TPU7X)
+
+
+def test_an_operand_that_xla_moved_to_vmem_has_a_cure():
+    golden = GOLDENS / "llo/tpu7x/1000000000000000001-call.1-04-final_bundles.txt"
+    with pytest.raises(UnsupportedProgramError, match=r"bundle 0x36 .*with_memory_space_constraint"):
+        simulate(read_program(golden), load_machine("tpu7x"))
 
 
 def test_a_descriptor_of_one_level_assumes_nothing(compiled):
