@@ -3,13 +3,15 @@
 Every verb imports what it needs when it runs, so `megascope --help` answers at once.
 """
 
+import errno
 import importlib
 import os
 import sys
+from typing import NoReturn
 
 import typer
 
-from analyzer.errors import INTERNAL, MegascopeError
+from analyzer.errors import INPUT, INTERNAL, MegascopeError
 from analyzer.reports import OUTSIDE_FORMATS
 
 __version__ = "0.1.0"
@@ -69,15 +71,25 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            _internal(error)
+        print(f"megascope: {error.filename or 'output'}: {error.strerror}. Make room first.", file=sys.stderr)
+        sys.exit(INPUT)
     except Exception as error:
-        if os.environ.get("MEGASCOPE_DEBUG"):
-            raise
-        print(
-            f"megascope: internal error: {type(error).__name__}: {error}. "
-            "Please report it with the command you ran; MEGASCOPE_DEBUG=1 shows where it happened.",
-            file=sys.stderr,
-        )
-        sys.exit(INTERNAL)
+        _internal(error)
+
+
+def _internal(error: Exception) -> NoReturn:
+    """Say that the fault is ours; with MEGASCOPE_DEBUG, where."""
+    if os.environ.get("MEGASCOPE_DEBUG"):
+        raise error
+    print(
+        f"megascope: internal error: {type(error).__name__}: {error}. "
+        "Please report it with the command you ran; MEGASCOPE_DEBUG=1 shows where it happened.",
+        file=sys.stderr,
+    )
+    sys.exit(INTERNAL)
 
 
 if __name__ == "__main__":

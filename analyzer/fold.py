@@ -1,5 +1,7 @@
 """Folds a timeline into a report: metrics, bubbles, critical path, findings, the JSON contract."""
 
+import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,6 +24,13 @@ if TYPE_CHECKING:
 
 
 Cores = Literal["auto", "mirrored", "all"]
+# What the simulator calls an assumed value -> the name that `--set` takes for it.
+_OPTIONS = (
+    (r"operand (\d+) .*passed by value", "scalars."),
+    (r"SMEM content copied from operand (\d+)", "smem."),
+    (r"SMEM word (\S+)", "words."),
+    (r"vector to scalar pop", "pops."),
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,6 +39,7 @@ class Facts:
 
     Attributes:
         executed: int64[B], how often each bundle ran on the reported core.
+        guessed_branches: bundles of branches that depend on values from outside the program.
         peers: how the other cores were treated, in words.
         assumed_values: every value that was assumed to get the timeline.
         not_understood: (instructions not understood, of how many), with samples.
@@ -50,6 +60,7 @@ class Facts:
     loop_trips: list[dict[str, Any]] = field(default_factory=list)
     semaphores: dict[int, dict[int, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    guessed_branches: tuple[int, ...] = ()
 
 
 def model(
@@ -85,6 +96,7 @@ def model(
         loop_trips=[asdict(trips) for trips in result.loop_trips],
         semaphores=result.semaphores,
         notes=list(result.notes),
+        guessed_branches=result.scenario.dependent_branches,
     )
     return result.timeline, facts, program
 
@@ -229,6 +241,7 @@ def _notes(
     assumed = len(facts.assumed_values)
     if facts.scenario or assumed:
         notes.append(f"scenario {facts.scenario or 'unnamed'}: {assumed} assumed values")
+    notes += _guessed(facts)
     if facts.not_understood is not None:
         notes.append(f"{facts.not_understood[0]} of {facts.not_understood[1]} instructions not understood")
     steps = view.steps(timeline)
@@ -237,3 +250,27 @@ def _notes(
     if facts.peers and (capture.manifest.get("cores") or len(views)) > 1:
         notes.append(f"cores: {facts.peers}")
     return notes + list(capture.notes) + facts.notes
+
+
+def _guessed(facts: Facts) -> list[str]:
+    """A note where values that nobody gave decide which way the program goes."""
+    count = len(facts.guessed_branches)
+    if not count:
+        return []
+    missing = list(dict.fromkeys(_option(value) for value in facts.assumed_values if not value["given"]))
+    if not missing:
+        return []
+    depend = "branches depend" if count > 1 else "branch depends"
+    return [
+        f"what runs may differ: {count} {depend} on outside values (first {facts.guessed_branches[0]:#x}), "
+        f"some assumed; give --set {'=N --set '.join(missing)}=N"
+    ]
+
+
+def _option(value: Mapping[str, Any]) -> str:
+    """The name that `--set` takes for an assumed value."""
+    what, source = str(value["what"]), str(value["source"])
+    for pattern, name in _OPTIONS:
+        if found := re.match(pattern, what):
+            return name + (found[1] if found.groups() else source.rsplit("/", 1)[-1])
+    return "default"

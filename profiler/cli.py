@@ -57,7 +57,7 @@ def compile_verb(
         topology=parse_topology(topology, chip),
         level=check_level(level),
         options=parse_options(option or []) | given,
-        extra_flags=tuple(flag or ()),
+        extra_flags=check_flags(flag or []),
         keep_all_passes=keep_all_passes,
         timeout_seconds=timeout,
     )
@@ -124,7 +124,7 @@ def record_verb(
         steps=steps,
         warmup=warmup,
         options=parse_options(option or []),
-        extra_flags=tuple(flag or ()),
+        extra_flags=check_flags(flag or []),
         timeout_seconds=timeout,
         dry_run=dry_run,
         distributed=several if processes > 1 else None,
@@ -186,6 +186,20 @@ def doctor_verb(
         print("this machine can make captures" if capture is None else "this trace can be reported on")
     if problems:
         raise typer.Exit(GATE_FAILED)
+
+
+def check_flags(flags: list[str]) -> tuple[str, ...]:
+    """Flags for libtpu as it reads them: it splits at white space, and ignores what is no flag.
+
+    Raises:
+        UsageError: one that libtpu would ignore, or take for several.
+    """
+    from analyzer.errors import UsageError
+
+    for flag in flags:
+        if not flag.startswith("--") or len(flag.split()) != 1:
+            raise UsageError(f"--flag {flag}", "not one flag of libtpu", "Give --flag=--xla_name=value.")
+    return tuple(flags)
 
 
 def check_level(level: str) -> str:

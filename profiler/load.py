@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from megakernels.build import KernelBuild
 
@@ -94,7 +94,27 @@ def call_builder(target: Target, options: Mapping[str, Any], offered: Mapping[st
         signature.bind(**arguments)
     except TypeError as error:
         raise TargetError(f"{target.name}: {error}", "Give it with --set NAME=VALUE.") from error
+    _check_numbers(target, options)
     return target.builder(**arguments)
+
+
+def _check_numbers(target: Target, options: Mapping[str, Any]) -> None:
+    """Refuse an option that is no number where the builder says it takes one.
+
+    Raises:
+        TargetError: names the option.
+    """
+    try:
+        kinds = get_type_hints(target.builder)
+    except Exception:  # annotations that cannot be evaluated say nothing
+        return
+    for name, value in options.items():
+        kind = kinds.get(name)
+        optional = kind == int | None
+        if (kind is not int and not optional) or (optional and value is None):
+            continue
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TargetError(f"{name} is {value!r}; it must be a whole number", f"Such as --set {name}=4.")
 
 
 def _registered(name: str) -> Target:

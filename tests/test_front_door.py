@@ -59,3 +59,19 @@ def test_missing_capture_is_one_line_and_exit_3(verb: str, tmp_path: Path) -> No
 
 def test_unknown_verb_is_a_usage_error() -> None:
     assert megascope("frobnicate").returncode == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full: nothing to fill up")
+def test_no_room_for_the_output_is_no_internal_error() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "megascope.py"), "doctor", "--format", "json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            check=False,
+        )
+    assert "internal error" not in done.stderr
+    assert done.returncode == 3
+    assert "No space left on device" in done.stderr

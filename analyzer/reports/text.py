@@ -135,7 +135,9 @@ def _phases(report: Report) -> list[Line]:
     if not rows and _left_out(report, "phases"):
         return [("dim", f"phases  {_left_out(report, 'phases')}")]
     if not rows:
-        return [("dim", "phases  none marked in this program (compile with --level regions)")]
+        marked = report["capture"].get("probe_level") == "regions"
+        cure = "no named scopes in its code" if marked else "compile with --level regions"
+        return [("dim", f"phases  none marked in this program ({cure})")]
     head = (
         f"{'phase':<36}{'time':>9}{'share':>8}{'HBM read':>10}{'HBM busy':>9}{'DMA wait':>9}{'ICI wait':>9}"
     )

@@ -1,6 +1,8 @@
 """What is kept between runs: by key, checked, pruned, and not needed."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,18 @@ def test_second_time_comes_from_the_cache_and_is_the_same(capture):
     assert second.timeline.equals(first.timeline)
     assert second.core_step().window_ps == first.report["step"]["time_ps"]
     assert not analysis.analyze(capture, chip="tpu7x", use_cache=False).from_cache
+
+
+def test_values_that_decide_what_runs_are_asked_for(compiled, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kernels = Path(__file__).parent / "simulate/kernels.py"
+    opened = open_capture(compiled(target=f"{kernels}:data_dependent"))
+    (note,) = [n for n in analysis.analyze(opened).report["notes"] if "what runs may differ" in n]
+    names = re.findall(r"--set (\S+)=N", note)
+    assert {"scalars.0", "smem.1"} <= set(names)
+    assert any(name.startswith("pops.kernels.py:") for name in names)
+    given = analysis.analyze(opened, scenario=dict.fromkeys(names, "1")).report["notes"]
+    assert not [n for n in given if "what runs may differ" in n]
 
 
 @pytest.mark.parametrize("file", ["analysis.json", "timeline.parquet"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analyzer.errors import UsageError
-from profiler.cli import check_level, parse_options
+from profiler.cli import check_flags, check_level, parse_options
 
 PROJECT = Path(__file__).parents[2]
 
@@ -30,6 +30,13 @@ def test_options_are_json_where_they_read_as_json() -> None:
 def test_options_that_are_none(pair: str) -> None:
     with pytest.raises(UsageError, match="not of the form NAME=VALUE"):
         parse_options([pair])
+
+
+@pytest.mark.parametrize("flag", ["garbage", "xla_tpu=1", "", "--xla_a=1 --xla_b=2"])
+def test_flags_that_libtpu_would_ignore_or_split(flag: str) -> None:
+    assert check_flags(["--xla_a=1", "--xla_b"]) == ("--xla_a=1", "--xla_b")
+    with pytest.raises(UsageError, match="not one flag of libtpu"):
+        check_flags([flag])
 
 
 def test_level() -> None:

@@ -248,6 +248,8 @@ def build():
             ("nosuch", {}, "no kernel 'nosuch'. Kernels: mlp"),
             ("mlp", {"nosuch": 1}, "takes no option nosuch. Options of this kernel: .*layers"),
             ("mlp", {"ffn": 1000}, "ffn is 1000"),
+            ("mlp", {"layers": "abc"}, "layers is 'abc'; it must be a whole number"),
+            ("qwen", {"layers": True}, "layers is True; it must be a whole number"),
         ],
     )
     def test_wrong_words_on_the_command_line(
