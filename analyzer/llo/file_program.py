@@ -33,6 +33,7 @@ from analyzer.llo.program import (
     SourceSpan,
     Unit,
 )
+from analyzer.llo.spelling import canonical
 from analyzer.llo.trips import trip_count
 
 _FILE_NAME = re.compile(r"^(?:\w+-)??(?:\d{10,}-)?(?P<name>.*?)-?\d+-final_bundles\.txt$")
@@ -40,6 +41,7 @@ _SCALAR_UNITS = frozenset((Unit.SALU, Unit.DMA, Unit.SYNC, Unit.PSEUDO, Unit.UNK
 # Vector instructions that hand values to the scalar side.
 _SCALAR_FAMILIES = frozenset(("vpush",))
 _SPILL = re.compile(rb"#allocation\d+_spill")
+DECODED_KEPT = 65_536  # instructions, about 1 kB each
 GUARD_WINDOW = 64  # bundles before a branch in which values made under its predicate are looked for
 
 
@@ -60,8 +62,8 @@ class FileProgram(Program):
         self.bundle_address = found.bundle_address
         self.bundle_first = found.bundle_first
         self.labels = dict(found.labels)
-        self.opcodes = found.opcodes
-        self.opcode_units = [opcodes.unit_of(opcode) for opcode in found.opcodes]
+        self.opcodes = [canonical(opcode) for opcode in found.opcodes]
+        self.opcode_units = [opcodes.unit_of(opcode) for opcode in self.opcodes]
         self.instruction_opcode = found.instruction_opcode
         self.instruction_span = found.instruction_span
         self._starts = np.ascontiguousarray(found.instruction_span[:, 0])
@@ -70,7 +72,7 @@ class FileProgram(Program):
         self.not_understood = NotUnderstood(found.not_understood.count, list(found.not_understood.samples))
         counts = np.diff(self.bundle_first)
         self.instruction_bundle = np.repeat(np.arange(self.bundle_count, dtype=np.int32), counts)
-        self._decode = lru_cache(maxsize=300_000)(self._decode_instruction)
+        self._decode = lru_cache(maxsize=DECODED_KEPT)(self._decode_instruction)
         self._scalar_opcode = np.array(
             [
                 unit in _SCALAR_UNITS or opcodes.family(opcode) in _SCALAR_FAMILIES
@@ -300,7 +302,7 @@ class FileProgram(Program):
         return Instruction(
             bundle=bundle,
             slot=index - int(self.bundle_first[bundle]),
-            mnemonic=found.mnemonic,
+            mnemonic=canonical(found.mnemonic),
             unit=self.opcode_units[self.instruction_opcode[index]],
             results=found.results,
             operands=found.operands,
@@ -314,6 +316,7 @@ class FileProgram(Program):
             attributes=found.attributes,
             guard_position=found.guard_position,
             target_bundle=found.target_bundle,
+            spelled=found.mnemonic,
         )
 
     def scalar_instructions(self, bundle: int) -> list[Instruction]:  # type: ignore[override]

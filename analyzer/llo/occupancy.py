@@ -70,6 +70,14 @@ def hold(mnemonic: str, generation: int | None) -> tuple[str, int]:
     return "", 0
 
 
+def push_hold(mnemonic: str) -> int:
+    """Bundles that a weight push holds the push port of its MXU (the MATPUSH column of libtpu 0.0.52)."""
+    if not mnemonic.startswith("vmatpush"):
+        return 0
+    narrow = 1 if opcodes.dtype(mnemonic) in (None, "f32") else 2
+    return 2 * narrow * (2 if ".xpose" in mnemonic else 1)
+
+
 def _matmul_hold(mnemonic: str, generation: int | None) -> int:
     """Bundles that one activation push holds its MXU."""
     dtype = opcodes.dtype(mnemonic)
@@ -123,9 +131,19 @@ def _count_spills(program: "FileProgram", out: np.ndarray) -> None:
             out[program.instruction_bundle[index], _INDEX["VSTORE:SPILL"]] += 1
 
 
+def push_occupancy(program: "FileProgram") -> np.ndarray:
+    """int16[B]: MXUs whose push port is busy with weights, as libtpu 0.0.52 counts in MATPUSH."""
+    out = np.zeros((program.bundle_count, len(COLUMNS)), np.int16)
+    _add_intervals(program, out, [("MXU", push_hold(opcode)) for opcode in program.opcodes])
+    return out[:, _INDEX["MXU"]]
+
+
 def _add_holds(program: "FileProgram", out: np.ndarray) -> None:
+    _add_intervals(program, out, [hold(opcode, program.generation) for opcode in program.opcodes])
+
+
+def _add_intervals(program: "FileProgram", out: np.ndarray, held: list[tuple[str, int]]) -> None:
     """Busy units: for each named unit, the union of the intervals that its instructions hold it."""
-    held = [hold(opcode, program.generation) for opcode in program.opcodes]
     names = [
         (column, opcodes.unit_index(o) or 0) for (column, _), o in zip(held, program.opcodes, strict=True)
     ]

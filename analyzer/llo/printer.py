@@ -91,7 +91,7 @@ def print_instruction(instruction: Instruction) -> str:
     words: list[str] = []
     if instruction.results:
         words += [", ".join(print_register(r) for r in instruction.results), "="]
-    words.append(instruction.mnemonic)
+    words.append(instruction.spelled or instruction.mnemonic)
     hints = [a for a in instruction.attributes if a.startswith("into:")]
     words += [f"[{a}]" for a in instruction.attributes if not a.startswith("into:")]
     line = " ".join(words)

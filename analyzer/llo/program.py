@@ -107,7 +107,8 @@ class SourceSpan:
 class Instruction:
     """One instruction of a bundle, decoded.
 
-    opcode: without the unit suffix glued to it; `mnemonic` is as printed (`vmatpush1.bf16.msra.mxu0`).
+    mnemonic: unit suffix included (`vmatpush1.bf16.msra.mxu0`), as libtpu 0.0.50 spells it whatever
+        version printed it; `spelled` is as printed.
     operand_names: the `/*name=*/` printed before each operand, or None.
     target_region: N of `target = $regionN` on branches.
     comments: remaining comments as printed, without delimiters (`kRem`, `core id`, `hbm-to-vmem`).
@@ -137,6 +138,7 @@ class Instruction:
     attributes: tuple[str, ...] = ()
     guard_position: int = 0
     target_bundle: int | None = None
+    spelled: str = ""
 
     def operand(self, name: str) -> Operand | None:
         """The operand printed after `/*name=*/`, or None."""
@@ -228,7 +230,7 @@ class Program:
     Attributes (columnar; B bundles, I instructions):
         name: program name from the file name (`mlp.1`).
         bundle_first: int32[B+1], index of each bundle's first instruction.
-        opcodes: distinct mnemonics as printed; instruction_opcode: int32[I] indexes it.
+        opcodes: distinct mnemonics (see Instruction.mnemonic); instruction_opcode: int32[I] indexes it.
         opcode_units: list[Unit], parallel to opcodes.
         instruction_span: int64[I, 2], byte offsets into `data`.
         instruction_source: int32[I], index into `sources` of the first location, or -1.

@@ -9,8 +9,9 @@ import numpy as np
 from analyzer.errors import InputError
 from analyzer.llo.textfile import read_text
 
-# The older column set, and what each column is called now.
-OLD_NAMES = {"LOAD": "VLOAD", "STORE": "VSTORE"}
+# Column names of other versions. libtpu 0.0.52 splits the matrix unit in MATMUL, which is what MXU was,
+# and MATPUSH.
+OLD_NAMES = {"LOAD": "VLOAD", "STORE": "VSTORE", "MATMUL": "MXU"}
 _CURE = "Compile again with the pass label final_hlo-static-per-bundle-utilization, or leave the file out"
 
 

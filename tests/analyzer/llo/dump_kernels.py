@@ -481,13 +481,17 @@ def dump(
     annotated: bool = True,
     all_passes: bool = False,
     timeout: float = 600,
+    python: str = sys.executable,
 ) -> Path | None:
-    """Compile `kernel` for `chip` in a child process; the dump folder, or None where it failed."""
+    """Compile `kernel` for `chip` in a child process; the dump folder, or None where it failed.
+
+    python: an interpreter whose environment has another jax and libtpu, for dumps of other versions.
+    """
     folder = out / chip / kernel
     folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     result = subprocess.run(
-        [sys.executable, __file__, str(out), "--child", "--chip", chip, "--kernel", kernel],
+        [python, __file__, str(out), "--child", "--chip", chip, "--kernel", kernel],
         env=child_environment(folder, regions, annotated, all_passes),
         capture_output=True,
         text=True,

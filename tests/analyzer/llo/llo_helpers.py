@@ -5,6 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 GOLDENS = ROOT / "tests/goldens/llo"
+OTHER_VERSIONS = sorted((ROOT / "tests/goldens").glob("llo-*"))  # of other libtpu versions
 SHARED = ROOT / "../shared/data"
 KEY = """= control target key start
 LH: loop header
@@ -26,9 +27,8 @@ def bundles_files(folder: Path) -> list[Path]:
 
 def sample_files() -> list[Path]:
     """The goldens, and the public dumps where they are at hand."""
-    return (
-        bundles_files(GOLDENS) + bundles_files(SHARED / "v6e-matmul") + bundles_files(SHARED / "old-formats")
-    )
+    folders = (GOLDENS, *OTHER_VERSIONS, SHARED / "v6e-matmul", SHARED / "old-formats")
+    return [file for folder in folders for file in bundles_files(folder)]
 
 
 def listing(*lines: str) -> bytes:

@@ -57,12 +57,15 @@ def check_program(file: Path, chip: str, seen: Counter[str]) -> None:
     assert np.array_equal(theirs.column("VSTORE:SPILL"), ours[:, COLUMNS.index("VSTORE:SPILL")])
 
 
-@pytest.mark.parametrize("chip", CHIPS)
-@pytest.mark.parametrize("annotated", [True, False], ids=["annotated", "plain"])
+@pytest.mark.parametrize(
+    ("chip", "annotated"), [*((chip, True) for chip in CHIPS), ("tpu7x", False), ("v5p", False)]
+)
 def test_nothing_is_lost(chip, annotated, tmp_path):
     seen: Counter[str] = Counter()
     failed = []
     kernels = list(KERNELS) if annotated else ["flash_attention", "matmul", "megablox", "gather_scatter"]
+    if chip in ("v6e", "v5p"):  # the longest compile; two chips of different kind have it
+        kernels = [kernel for kernel in kernels if kernel != "xla_mixed"]
     for kernel in kernels:
         folder = dump(tmp_path, chip, kernel, regions=annotated, annotated=annotated)
         if folder is None:
@@ -75,7 +78,7 @@ def test_nothing_is_lost(chip, annotated, tmp_path):
             assert seen["not understood"] == before, kernel
     print(chip, dict(seen), "did not compile:", failed, file=sys.stderr)
     assert len(failed) <= len(kernels) // 5
-    assert seen["instructions"] > 10_000
+    assert seen["instructions"] > 1000 * len(kernels)
     assert seen["not understood"] < MAX_NOT_UNDERSTOOD * seen["instructions"]
     for column in COLUMNS:
         assert seen[f"{column} different"] <= MAX_DIFFERENT * seen["bundles"], column
