@@ -34,7 +34,6 @@ def test_the_same_kernel_has_the_same_loops_in_three_versions():
 
 
 def test_renamed_instructions_have_one_name_and_keep_their_spelling():
-
     lines = {
         "%s1_s0 = smov.u32 7": "smov",
         "%s30_s7 = spop.sfrf %29": "vpop.sfrf",
