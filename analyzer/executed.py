@@ -6,6 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -14,15 +15,16 @@ from analyzer.errors import MegascopeError
 if TYPE_CHECKING:
     from analyzer.capture import Capture
     from analyzer.llo.file_program import FileProgram
+    from analyzer.simulate.result import Simulation
 
 
 def executed_counts(capture: "Capture", program: "FileProgram") -> tuple[np.ndarray | None, str | None]:
     """(int64[B] or None, a note on what the counts rest on or why there are none)."""
     key = _key(capture, program)
-    file = capture.cache_dir / f"executed-{key}.npy"
+    file = capture.cache_dir / f"executed-{key}.npz"
     kept = _load(file, program.bundle_count)
     if kept is not None:
-        return kept, None
+        return kept
     chip = capture.manifest.get("chip")
     if chip is None:
         return None, "the chip is not known (--chip), so the program was not executed"
@@ -36,8 +38,9 @@ def executed_counts(capture: "Capture", program: "FileProgram") -> tuple[np.ndar
     counts = np.asarray(result.executed, dtype=np.int64)
     if len(counts) != program.bundle_count:
         return None, "the simulator counted another number of bundles"
-    _save(file, counts)
-    return counts, None
+    note = _note(result)
+    _save(file, counts, note)
+    return counts, note
 
 
 def _key(capture: "Capture", program: "FileProgram") -> str:
@@ -49,20 +52,29 @@ def _key(capture: "Capture", program: "FileProgram") -> str:
     return digest.hexdigest()[:24]
 
 
-def _load(file: Path, count: int) -> np.ndarray | None:
+def _note(result: "Simulation") -> str:
+    """What the counts rest on, in one line."""
+    scenario = result.scenario
+    note = f"executed counts are of core 0, scenario {scenario.name or 'unnamed'}"
+    assumed = len(scenario.assumed)
+    return f"{note}: {assumed} assumed values" if assumed else note
+
+
+def _load(file: Path, count: int) -> tuple[np.ndarray, str] | None:
     try:
-        found = np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+        with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as kept:
+            counts, note = kept["counts"], str(kept["note"])
+    except (OSError, ValueError, EOFError, KeyError, BadZipFile):
         return None
-    return found if found.shape == (count,) and found.dtype == np.int64 else None
+    return (counts, note) if counts.shape == (count,) and counts.dtype == np.int64 else None
 
 
-def _save(file: Path, counts: np.ndarray) -> None:
+def _save(file: Path, counts: np.ndarray, note: str) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=file.parent, prefix=".executed-")
         with os.fdopen(handle, "wb") as stream:
-            np.save(stream, counts)
+            np.savez(stream, counts=counts, note=np.array(note))
         os.replace(name, file)
     except OSError:
         return  # it will be counted again next time

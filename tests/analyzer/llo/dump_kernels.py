@@ -307,6 +307,8 @@ def gather_scatter() -> Built:
         lax.fori_loop(0, 64, row, 0)
 
     def call(index, table):
+        # Otherwise XLA moves the small table to VMEM, and the program copies from there with HBM addresses.
+        table = pltpu.with_memory_space_constraint(table, pltpu.HBM)
         return pl.pallas_call(
             kernel,
             out_shape=jax.ShapeDtypeStruct((64, 256), jnp.float32),
