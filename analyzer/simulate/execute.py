@@ -16,6 +16,7 @@ from analyzer.simulate.words import DeviceWords, guarded_dummies
 type Trace = list[Any]  # int: visit of a block; tuple: event (sites.EVENT_FIELDS)
 _CURE = "The simulator stops rather than guess; report the dump, or give the value in a scenario"
 _VISIT_LIMIT = 50_000_000
+_EVENT_LIMIT = 20_000_000  # kept in memory, about 1 GB
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class Core:
             while step is not None:
                 step = step()  # type: ignore[operator]
                 remaining -= 1
-                if not remaining:
+                if not remaining or (not remaining & 0xFFFF and len(self.trace) > _EVENT_LIMIT):
                     break
         except (TypeError, NameError, ZeroDivisionError, ValueError) as error:
             block = self._last_block()
@@ -121,11 +122,16 @@ class Core:
         if step is not None:
             raise UnsupportedProgramError(
                 self.compiled.program.path,
-                f"no end after {_VISIT_LIMIT:,} blocks, last at bundle {self._last_block():#x}",
-                "A value of the scenario probably keeps a loop from ending: "
-                + "; ".join(f"{a.what} at {a.source} = {a.values}" for a in self.assumptions.items.values()),
+                f"no end after {_VISIT_LIMIT - remaining:,} blocks, last at bundle {self._last_block():#x}",
+                self._endless_cure(),
             )
         return CoreTrace(self.rank, self.chip, self.core, self.trace, self.assumptions)
+
+    def _endless_cure(self) -> str:
+        assumed = "; ".join(f"{a.what} at {a.source} = {a.values}" for a in self.assumptions.items.values())
+        if not assumed:
+            return "No value is assumed: the bundles are damaged or modelled wrongly; report the dump"
+        return f"A value of the scenario probably keeps a loop from ending: {assumed}"
 
     def _last_block(self) -> int:
         for entry in reversed(self.trace):

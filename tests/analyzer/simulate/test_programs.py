@@ -1,6 +1,7 @@
 """Kernels whose traffic, trips and waits are known beforehand."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,29 @@ def test_a_loop_that_never_ends_is_reported(kernel, monkeypatch):
         one.simulator.simulate(TPU7X, Scenario(scalars={0: 0x7FFFFFFF}))
 
 
+def test_an_endless_loop_in_the_bundles_blames_no_scenario(kernel, monkeypatch):
+    from analyzer.simulate import execute
+
+    monkeypatch.setattr(execute, "_VISIT_LIMIT", 10)
+    with pytest.raises(UnsupportedProgramError, match=r"no end after 10 blocks.*bundles are damaged"):
+        kernel("ring").simulator.simulate(TPU7X)
+
+
+def test_an_endless_loop_with_copies_stops_before_memory_is_full(kernel, tmp_path, monkeypatch):
+    from analyzer.llo.reader import read_program
+    from analyzer.simulate import execute, simulate
+
+    monkeypatch.setattr(execute, "_EVENT_LIMIT", 1000)
+    data = kernel("ring").program.data.decode()
+    (predicate,) = re.findall(r"sbr\.rel \(!?(%\w+)\)", data)
+    data, changed = re.subn(rf"({predicate} = scmp\.ge\S+ %\w+, )\d+", r"\g<1>2147483647", data)
+    assert changed == 1
+    path = tmp_path / "1-ring.1-01-final_bundles.txt"
+    path.write_text(data)
+    with pytest.raises(UnsupportedProgramError, match=r"no end after [\d,]{5,9} blocks"):
+        simulate(read_program(path), TPU7X)
+
+
 def test_unsupported_instruction_names_its_bundle(kernel, tmp_path):
     from analyzer.llo.reader import read_program
     from analyzer.simulate import simulate
@@ -156,8 +180,6 @@ def test_addresses_in_rows_reach_hbm(compiled, kernel):
 
 
 def test_a_copy_from_another_memory_than_it_says_is_refused(kernel, tmp_path):
-    import re
-
     from analyzer.llo.reader import read_program
     from analyzer.simulate import simulate
 
