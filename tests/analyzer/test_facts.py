@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent / "llo"))
+sys.path.append(str(Path(__file__).parent / "llo"))
 
 from llo_helpers import GOLDENS, listing
 

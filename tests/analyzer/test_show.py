@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-sys.path.insert(0, str(Path(__file__).parent / "llo"))
+sys.path.append(str(Path(__file__).parent / "llo"))
 
 from llo_helpers import GOLDENS, listing
 
