@@ -189,10 +189,10 @@ def test_nothing_outside_the_root(caller, root, tmp_path):
 
 def test_a_capture_whose_files_are_elsewhere_is_refused(caller, root, tmp_path):
     (root / "hollow").mkdir()
-    (root / "hollow" / "x-final_bundles.txt").symlink_to(next((root / "a").glob("*final_bundles.txt")))
+    (root / "hollow" / "x-final_bundles.txt").symlink_to(next((root / "a").glob("*-final_bundles.txt")))
     assert not caller.result("show", capture="hollow").is_error
     elsewhere = tmp_path / "y-02-final_bundles.txt"
-    elsewhere.write_bytes(next((root / "a").glob("*final_bundles.txt")).read_bytes())
+    elsewhere.write_bytes(next((root / "a").glob("*-final_bundles.txt")).read_bytes())
     (root / "hollow" / "x-final_bundles.txt").unlink()
     (root / "hollow" / "x-final_bundles.txt").symlink_to(elsewhere)
     assert "outside" in caller.error("show", capture="hollow")[0]
