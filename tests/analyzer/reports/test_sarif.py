@@ -1,14 +1,21 @@
-"""SARIF: the parts of the 2.1.0 standard that consumers need, on every finding."""
+"""SARIF: valid by the official schema, and with the parts that consumers need, on every finding."""
 
 import json
+from pathlib import Path
 from urllib.parse import unquote
+
+import jsonschema
+import pytest
 
 from analyzer.findings import rules
 from analyzer.reports import sarif
 
+SCHEMA = json.loads((Path(__file__).parent / "sarif_schema/sarif-2.1.0-rtm.5.json").read_text())
+
 
 def log_of(report):
     log = json.loads(sarif.render(report))
+    jsonschema.Draft4Validator(SCHEMA, format_checker=jsonschema.Draft4Validator.FORMAT_CHECKER).validate(log)
     assert log["version"] == "2.1.0"
     (run,) = log["runs"]
     driver = run["tool"]["driver"]
@@ -62,3 +69,10 @@ def test_fingerprints_survive_moved_lines(late_ring, make_report):
         if finding["source"]:
             finding["source"] = "/elsewhere/" + finding["source"] + "0"
     assert [r["partialFingerprints"] for r in log_of(report)["results"]] == before
+
+
+def test_the_schema_refuses_what_is_no_sarif(late_ring, make_report):
+    log = json.loads(sarif.render(make_report(late_ring)))
+    log["runs"][0]["results"][0]["level"] = "high"
+    with pytest.raises(jsonschema.ValidationError, match="high"):
+        jsonschema.Draft4Validator(SCHEMA).validate(log)
