@@ -5,8 +5,8 @@
 heavy is imported until something has to be worked out: a report from the cache takes a fraction of a second.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ class Analysis:
     Attributes:
         report: the JSON contract.
         spans: the timeline, or the bytes it is kept as until somebody asks for it.
+        more: the same for the tables "residency" and "stories"; absent where nothing can tell (a trace).
         core: the reported core: the one that ends last.
         step: the reported step: the median one where there are several.
         from_cache: whether nothing had to be worked out.
@@ -40,13 +41,41 @@ class Analysis:
     core: int
     step: int
     from_cache: bool = False
+    more: "dict[str, pd.DataFrame | bytes]" = field(default_factory=dict)
 
     @property
     def timeline(self) -> "pd.DataFrame":
         """The table of spans (analyzer/timeline.py)."""
         if isinstance(self.spans, bytes):
-            self.spans = cache.unpack(self.spans)
+            from analyzer.timeline import COLUMNS
+
+            self.spans = cache.unpack(self.spans, COLUMNS)
         return self.spans
+
+    @property
+    def residency(self) -> "pd.DataFrame":
+        """What lay in VMEM from when to when (analyzer/residency.py); empty where nothing can tell."""
+        from analyzer import residency
+
+        return self._table("residency", residency.COLUMNS, residency.table)
+
+    @property
+    def stories(self) -> "pd.DataFrame":
+        """Every exposed wait with its cause chain (analyzer/stories.py); empty where nothing can tell."""
+        from analyzer import stories
+
+        return self._table("stories", stories.COLUMNS, stories.table)
+
+    def _table(
+        self, name: str, columns: Mapping[str, str], make: "Callable[[list[dict[str, Any]]], pd.DataFrame]"
+    ) -> "pd.DataFrame":
+        found = self.more.get(name)
+        if found is None:
+            found = make([])
+        elif isinstance(found, bytes):
+            found = cache.unpack(found, columns)
+        self.more[name] = found
+        return found
 
     def core_step(self, core: int | None = None, step: int | None = None) -> "CoreStep":
         """One core in one step; by default the reported ones."""
@@ -107,17 +136,25 @@ def analyze(
     if use_cache:
         found = store.load()
         if found is not None:
-            report, packed = found
-            reported = report["reported"]
-            return Analysis(report, packed, reported["core"], reported["step"], from_cache=True)
+            return _kept(*found)
     from analyzer import fold
 
     timeline, facts, program = fold.model(opened, machine, wanted, cores=cores)
     report, core, step = fold.build(timeline, facts, opened, machine, program)
-    trouble = store.save(report, timeline)
+    more = {name: frame for name, frame in facts.tables().items() if frame is not None}
+    trouble = store.save(report, {"timeline": timeline, **more})
     if trouble:
         report["notes"].append(trouble)
-    return Analysis(report, timeline, core, step)
+    return Analysis(report, timeline, core, step, more=dict(more))
+
+
+def _kept(report: dict[str, Any], tables: dict[str, bytes]) -> Analysis:
+    """The result that the cache holds."""
+    reported = report["reported"]
+    more = {name: table for name, table in tables.items() if name != "timeline"}
+    return Analysis(
+        report, tables["timeline"], reported["core"], reported["step"], from_cache=True, more=dict(more)
+    )
 
 
 def _measured(opened: Capture, use_cache: bool) -> Analysis:
@@ -126,12 +163,11 @@ def _measured(opened: Capture, use_cache: bool) -> Analysis:
     store = cache.Store(opened, cache.key_of_trace(opened), variant=False)
     found = store.load() if use_cache else None
     if found is not None:
-        report, packed = found
-        return Analysis(report, packed, report["reported"]["core"], report["reported"]["step"], True)
+        return _kept(*found)
     from analyzer.measured.analyze import measure
 
     result = measure(opened.trace, opened)
-    trouble = store.save(result.report, result.timeline)
+    trouble = store.save(result.report, {"timeline": result.timeline})
     if trouble:
         result.report["notes"].append(trouble)
     return Analysis(result.report, result.timeline, result.core, result.step)

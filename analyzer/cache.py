@@ -1,8 +1,9 @@
 """Keeps what an analysis worked out beside the capture, and notices when it no longer holds.
 
-`timeline.parquet` and `analysis.json` lie in the capture's cache folder; variants (what-ifs) in folders below
-it. The key is a hash of the input files, the code of the analyzer, the machine model and the scenario. Both
-files carry it, and a checksum over each catches damage: then everything is worked out again.
+`analysis.json` and the tables (`timeline.parquet`, `residency.parquet`, `stories.parquet`) lie in the
+capture's cache folder; variants (what-ifs) in folders below it. The key is a hash of the input files, the
+code of the analyzer, the machine model and the scenario. A checksum over each file catches damage: then
+everything is worked out again.
 """
 
 import hashlib
@@ -81,34 +82,39 @@ class Store:
         folder = self.capture.cache_dir
         return folder / "variants" / self.key[:16] if self.variant else folder
 
-    def load(self) -> tuple[dict[str, Any], bytes] | None:
-        """Report and packed timeline; None if there are none, or of other inputs, or damaged."""
+    def load(self) -> tuple[dict[str, Any], dict[str, bytes]] | None:
+        """Report and packed tables by name; None if there are none, or of other inputs, or damaged."""
         try:
             folder = self._folder()
             kept = json.loads((folder / "analysis.json").read_bytes())
             if kept["key"] != self.key or kept["checksum"] != _checksum(kept["report"]):
                 return None
-            table = (folder / "timeline.parquet").read_bytes()
-            if kept["timeline_sha256"] != hashlib.sha256(table).hexdigest():
-                return None
-            return kept["report"], table
+            tables = {}
+            for name, expected in kept["tables"].items():
+                tables[name] = (folder / f"{name}.parquet").read_bytes()
+                if expected != hashlib.sha256(tables[name]).hexdigest():
+                    return None
+            return kept["report"], tables
         except (OSError, ValueError, KeyError, TypeError, MegascopeError):
             return None
 
-    def save(self, report: dict[str, Any], frame: "pd.DataFrame") -> str | None:
-        """Keep a result; a note if the folder cannot be written (the result stands all the same)."""
+    def save(self, report: dict[str, Any], frames: Mapping[str, "pd.DataFrame"]) -> str | None:
+        """Keep a result; a note if the folder cannot be written (the result stands all the same).
+
+        frames: tables by name; each becomes a file.
+        """
         try:
             folder = self._folder()
             folder.mkdir(parents=True, exist_ok=True)
-            table = frame.to_parquet(index=False)
-            assert isinstance(table, bytes)
+            tables = {name: packed(frame) for name, frame in frames.items()}
             kept = {
                 "key": self.key,
                 "checksum": _checksum(report),
-                "timeline_sha256": hashlib.sha256(table).hexdigest(),
+                "tables": {name: hashlib.sha256(table).hexdigest() for name, table in tables.items()},
                 "report": report,
             }
-            write_atomically(folder / "timeline.parquet", table)
+            for name, table in tables.items():
+                write_atomically(folder / f"{name}.parquet", table)
             write_atomically(folder / "analysis.json", json.dumps(kept, allow_nan=False).encode())
             if self.variant:
                 _prune(folder.parent)
@@ -117,8 +123,15 @@ class Store:
         return None
 
 
-def unpack(table: bytes) -> "pd.DataFrame":
-    """The timeline kept as these bytes.
+def packed(frame: "pd.DataFrame") -> bytes:
+    """A table as the bytes of a parquet file."""
+    table = frame.to_parquet(index=False)
+    assert isinstance(table, bytes)
+    return table
+
+
+def unpack(table: bytes, columns: Mapping[str, str]) -> "pd.DataFrame":
+    """The table kept as these bytes; columns: its columns with their dtypes.
 
     Read without threads: they gain nothing at this size, and a thread that has not wound down when the
     interpreter exits takes the process down with it.
@@ -126,10 +139,10 @@ def unpack(table: bytes) -> "pd.DataFrame":
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
-    from analyzer import timeline as timeline_table
+    from analyzer import timeline
 
     read = ParquetFile(pa.BufferReader(table), pre_buffer=False).read(use_threads=False)
-    return timeline_table.conform(read.to_pandas(use_threads=False))
+    return timeline.conform(read.to_pandas(use_threads=False), columns)
 
 
 def _checksum(report: dict[str, Any]) -> str:

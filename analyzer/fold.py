@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
-from analyzer import bubbles, critical, findings, groups, metrics, view, vmem, waits
+from analyzer import bubbles, critical, findings, groups, metrics, residency, stories, view, vmem, waits
 from analyzer.capture import Capture
 from analyzer.errors import InputError
 from analyzer.findings.base import Context
@@ -44,6 +44,7 @@ class Facts:
         assumed_values: every value that was assumed to get the timeline.
         not_understood: (instructions not understood, of how many), with samples.
         transfers_visible: False if the source of the timeline cannot see copies and messages.
+        residency, stories: tables of analyzer/residency.py and analyzer/stories.py; None if nothing can tell.
     """
 
     static_bundles: int | None = None
@@ -61,6 +62,12 @@ class Facts:
     semaphores: dict[int, dict[int, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     guessed_branches: tuple[int, ...] = ()
+    residency: pd.DataFrame | None = None
+    stories: pd.DataFrame | None = None
+
+    def tables(self) -> dict[str, pd.DataFrame | None]:
+        """The tables beside the timeline, by name."""
+        return {"residency": self.residency, "stories": self.stories}
 
 
 def model(
@@ -97,6 +104,8 @@ def model(
         semaphores=result.semaphores,
         notes=list(result.notes),
         guessed_branches=result.scenario.dependent_branches,
+        residency=result.residency_table,
+        stories=result.stories_table,
     )
     return result.timeline, facts, program
 
@@ -162,6 +171,7 @@ def build(
     )
     found, failures = findings.look(context)
     provenance = context.provenance
+    told = None if facts.stories is None else stories.folded(facts.stories, reported.core)
     listed = sorted(all_bubbles, key=lambda b: (-b.duration_ps, b.start_ps))[: contract.BUBBLES_LISTED]
     manifest = capture.manifest
     report: dict[str, Any] = {
@@ -198,6 +208,9 @@ def build(
             "used_bytes": facts.vmem_used,
             "capacity_bytes": machine.peaks.vmem_bytes,
             "provenance": "counted",
+            "residency": None
+            if facts.residency is None
+            else residency.summary(facts.residency, reported.core, reported.window_ps),
         },
         "program": contract.program_entry(context.code, facts.loop_trips),
         "phases": [contract.phase_entry(phase) for phase in phases],
@@ -205,6 +218,8 @@ def build(
         "bubbles_total": len(all_bubbles),
         "bubble_groups": [contract.group_entry(g) for g in groups.group_bubbles(all_bubbles)],
         "wait_groups": [contract.group_entry(g) for g in groups.group_waits(all_waits)],
+        "stories": [] if told is None else told[: stories.LISTED],
+        "stories_total": None if told is None else len(told),
         "findings": [contract.finding_entry(finding, reported.window_ps) for finding in found],
         "scenario": {"name": facts.scenario, "assumed_values": facts.assumed_values},
         "not_understood": {

@@ -3,6 +3,7 @@
 A simulator or a trace reader fills it; metrics, bubbles, findings, reports and figures read it.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import pandas as pd
@@ -90,10 +91,10 @@ def from_rows(rows: list[dict[str, object]]) -> pd.DataFrame:
     return conform(frame)
 
 
-def conform(frame: pd.DataFrame) -> pd.DataFrame:
-    """Give every column its dtype; text columns lose their NaNs."""
+def conform(frame: pd.DataFrame, columns: Mapping[str, str] = COLUMNS) -> pd.DataFrame:
+    """Give every column its dtype; text columns lose their NaNs. columns: those of a timeline by default."""
     out = frame.copy()
-    for column, dtype in COLUMNS.items():
+    for column, dtype in columns.items():
         if dtype == "object":
             out[column] = out[column].astype("object").where(out[column].notna(), "")
         else:

@@ -8,7 +8,7 @@ from analyzer.errors import DataAbsentError
 
 Report = dict[str, Any]
 # Lists of a report that a selection applies to, and whether their entries are of one layer or of several.
-LISTS = ("findings", "phases", "bubbles", "bubble_groups", "wait_groups")
+LISTS = ("findings", "phases", "bubbles", "bubble_groups", "wait_groups", "stories")
 
 
 @dataclass(frozen=True, slots=True)

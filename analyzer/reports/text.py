@@ -7,7 +7,7 @@ from analyzer.units import duration, rate, size
 
 MAX_LINES = 30
 COLUMNS = 100
-PHASES, BUBBLES, FINDINGS = 6, 5, 5
+PHASES, BUBBLES, FINDINGS, WAITS, NOTES = 6, 5, 5, 3, 3
 
 _BOLD, _DIM, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 Line = tuple[str, str]  # style ("", "bold", "dim") and text
@@ -32,7 +32,10 @@ def render(report: Report, *, colour: bool = False) -> str:
 
         lines = trace_text.lines(report)
     else:
-        lines = [*_head(report), *_phases(report), *_bubbles(report), *_findings(report)]
+        head, body, found = _head(report), _phases(report), _findings(report)
+        most = MAX_LINES - NOTES - len(head) - len(body) - len(found)
+        waits = _waits(report, max(most - len(_bubbles(report)), 1))
+        lines = [*head, *waits, *body, *_bubbles(report, most - len(waits) - 1), *found]
         lines += _notes(report, MAX_LINES - len(lines))
     styles = {"bold": _BOLD, "dim": _DIM}
     text = []
@@ -164,15 +167,41 @@ def _phases(report: Report) -> list[Line]:
     return lines
 
 
-def _bubbles(report: Report) -> list[Line]:
+def _waits(report: Report, room: int) -> list[Line]:
+    """The costliest waits, each with what it waited for and why that came so late."""
+    lines: list[Line] = []
+    for story in (report.get("stories") or [])[: min(room, WAITS)]:
+        start = f"{'waits' if not lines else '':<8}{time(story['total_ps'])} x{story['count']}  "
+        where = f"{place(story['source'], None).rsplit('/', 1)[-1]} "
+        lines.append(("", start + where + _chain(story)))
+    return lines
+
+
+def _chain(story: Report) -> str:
+    """What the longest wait of a kind waited for, in as few words as there are."""
+    transfer = story["transfer"]
+    if transfer is None:
+        return "for the barrier"
+    what = f"{bytes_of(transfer['bytes'])} {story['kind']}" if transfer["bytes"] else "a signal"
+    words = f"for {what} of {place(transfer['source'], None).rsplit('/', 1)[-1]}"
+    if story["behind"]:
+        words += f", queued {duration(story['behind_ps'])}"
+    elif transfer["issued_ps"] is not None:
+        begun = story["longest_start_ps"] - transfer["issued_ps"]
+        words += f", issued {duration(abs(begun))} {'before' if begun >= 0 else 'after'}"
+    if story["could_be_earlier_ps"] is not None:
+        words += f", buffer free {duration(story['could_be_earlier_ps'])} earlier"
+    return words
+
+
+def _bubbles(report: Report, most: int = BUBBLES) -> list[Line]:
     groups = report["bubble_groups"]
+    most = min(BUBBLES, most)
     if not groups:
         return [("dim", f"HBM bubbles: {_left_out(report, 'bubble_groups') or 'none'}")]
     window = report["step"]["time_ps"]
-    lines = [
-        ("dim", f"HBM bubbles, largest {min(BUBBLES, len(groups))} of {len(groups)} kinds: cause, place")
-    ]
-    for group in groups[:BUBBLES]:
+    lines = [("dim", f"HBM bubbles, largest {min(most, len(groups))} of {len(groups)} kinds: cause, place")]
+    for group in groups[:most]:
         ran = max(group["meanwhile"].items(), key=lambda item: item[1], default=("nothing known", 0))
         share = f"{ran[1] / group['total_ps']:.0%}" if group["total_ps"] else ""
         late = ""

@@ -17,9 +17,10 @@ class Story:
     """One exposed wait and its cause. Times in ps; sources are file:line, or a bundle address.
 
     Attributes:
-        wait_source, start_ps, duration_ps, phase, layer: the wait.
+        wait_source, start_ps, duration_ps, phase, layer: the wait; stall: its index in the core's stalls.
         kind: "copy", "message" (of another core) or "barrier".
         issue_source, issued_ps, bytes: the transfer that ended it; None of them for a barrier.
+        cause: the transfer or receipt as the stall names it; sender: rank, of a message.
         behind: sources of the transfers whose bytes it had to wait for, latest first, at most four.
         behind_ps: time between issue and first byte beyond the latency; flow_ps: its bytes moving.
         buffer, buffer_free_ps, freed_by: the buffer it goes to, when it was free, who used it last.
@@ -34,6 +35,9 @@ class Story:
     phase: str
     layer: int | None
     kind: str
+    stall: int
+    cause: int = -1
+    sender: int | None = None
     issue_source: str = ""
     issued_ps: int | None = None
     bytes: int | None = None
@@ -86,7 +90,7 @@ def explain(
     queue = [i for i, t in enumerate(log.transfers) if t.peer < 0]
     place = {index: k for k, index in enumerate(queue)}
     stories = []
-    for site, start, end, cause, context, _ in log.stalls:
+    for number, (site, start, end, cause, context, _) in enumerate(log.stalls):
         phase, layer = log.contexts[context]
         common = {
             "core": log.rank,
@@ -95,11 +99,13 @@ def explain(
             "duration_ps": round(end) - round(start),
             "phase": phase,
             "layer": layer,
+            "stall": number,
+            "cause": cause,
         }
         if cause < 0:
             stories.append(Story(kind="barrier", **common))  # type: ignore[arg-type]
             continue
-        index = cause >> 1
+        index, sender = cause >> 1, None
         if cause & 1:
             sender, index, _ = log.receipts[index]
             transfer = (senders.get(sender, log) if len(senders) > 1 else log).transfers[index]
@@ -108,6 +114,7 @@ def explain(
         own = not cause & 1
         facts: dict[str, object] = {
             "kind": "copy" if transfer.peer < 0 else "message",
+            "sender": sender,
             "issue_source": where(compiled, transfer.site),
             "issued_ps": round(transfer.issued),
             "bytes": transfer.bytes,

@@ -17,8 +17,8 @@ class Resident:
     """One copy's stay in VMEM.
 
     buffer: `#allocation12`; offset_bytes: of its first byte in the buffer; bytes: extent it occupies;
-    transfer: index into the core's transfers; start_ps: its bytes begin to arrive; end_ps: last use before
-    it was overwritten or the program ended (its arrival, where nothing used it).
+    transfer: index into the core's transfers; issued_ps: its issue; start_ps, arrived_ps: its first and last
+    byte; end_ps: last use before it was overwritten or the program ended (arrival, where nothing used it).
     """
 
     core: int
@@ -26,7 +26,9 @@ class Resident:
     offset_bytes: int
     bytes: int
     transfer: int
+    issued_ps: int
     start_ps: int
+    arrived_ps: int
     end_ps: int
 
 
@@ -61,7 +63,9 @@ def buffer_history(
                 offset_bytes=(place[0] - placed.start) * GRANULE,
                 bytes=(place[1] - place[0]) * GRANULE,
                 transfer=index,
+                issued_ps=round(transfer.issued),
                 start_ps=round(transfer.start),
+                arrived_ps=round(transfer.end),
                 end_ps=round(max(last[0], transfer.end)),
             )
         )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analyzer import residency, stories
 from analyzer.machine import Machine
 from analyzer.simulate.explain import Story
 from analyzer.simulate.residency import Resident
@@ -41,13 +42,22 @@ class LoopTrips:
     iterations: int
 
 
+@dataclass(frozen=True, slots=True)
+class CoreSpans:
+    """Span numbers in the timeline of a core's transfers, receipts and stalls, in order; -1 where none."""
+
+    transfers: list[int]
+    receipts: list[int]
+    stalls: list[int]
+
+
 @dataclass(eq=False)
 class Simulation:
     """One modelled step.
 
     Attributes:
         build_timeline, build_residency, build_stories: make `timeline`, `residency` and `stories`
-            when first asked for.
+            when first asked for; the first also gives the spans of each core's transfers and stalls.
         step_time_ps: end of the last core's program.
         executed: int64[B], executions of each bundle on core 0 of the timeline.
         loop_trips: per loop of the program.
@@ -59,7 +69,7 @@ class Simulation:
         notes: what a reader must know.
     """
 
-    build_timeline: Callable[[], pd.DataFrame]
+    build_timeline: Callable[[], tuple[pd.DataFrame, dict[int, CoreSpans]]]
     build_residency: Callable[[], list[Resident]]
     build_stories: Callable[[], list[Story]]
     step_time_ps: int
@@ -83,9 +93,13 @@ class Simulation:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
+    def _built(self) -> tuple[pd.DataFrame, dict[int, CoreSpans]]:
+        return self.build_timeline()
+
+    @property
     def timeline(self) -> pd.DataFrame:
         """Table of spans (analyzer/timeline.py) of all simulated cores."""
-        return self.build_timeline()
+        return self._built[0]
 
     @cached_property
     def residency(self) -> list[Resident]:
@@ -96,3 +110,38 @@ class Simulation:
     def stories(self) -> list[Story]:
         """Why the core stood still: every exposed wait with its cause chain, the longest first."""
         return self.build_stories()
+
+    @cached_property
+    def residency_table(self) -> pd.DataFrame:
+        """`residency` as a table (analyzer/residency.py), with the names the timeline has."""
+        frame, spans = self._built
+        rows = []
+        for stay in self.residency:
+            span = spans[stay.core].transfers[stay.transfer]
+            if span >= 0:  # else of a phase that a what-if took out
+                copy = {name: frame[name].iat[span] for name in ("name", "layer", "phase", "source")}
+                own = {name: getattr(stay, name) for name in Resident.__slots__ if name != "transfer"}
+                rows.append(own | copy | {"span": span, "used": stay.end_ps > stay.arrived_ps})
+        return residency.table(rows)
+
+    @cached_property
+    def stories_table(self) -> pd.DataFrame:
+        """`stories` as a table (analyzer/stories.py), with the spans of the timeline."""
+        frame, spans = self._built
+        rows = []
+        for story in self.stories:
+            of = spans[story.core]
+            cause = -1
+            if story.cause >= 0:
+                cause = (of.receipts if story.cause & 1 else of.transfers)[story.cause >> 1]
+            row = {name: getattr(story, name) for name in Story.__slots__}
+            row |= {
+                "span": of.stalls[story.stall],
+                "source": story.wait_source,
+                "cause": None if cause < 0 else cause,
+                "name": "" if cause < 0 else frame["name"].iat[cause],
+                "behind": ", ".join(story.behind),
+            }
+            row["explanation"] = stories.explanation(row)
+            rows.append({name: row[name] for name in stories.COLUMNS})
+        return stories.table(rows)

@@ -28,7 +28,7 @@ from analyzer.simulate.issue import IssueModel, MxuUse
 from analyzer.simulate.layout import HBM_BASE
 from analyzer.simulate.log import CoreLog, phase_times
 from analyzer.simulate.residency import buffer_history
-from analyzer.simulate.result import LoopTrips, ScenarioRecord, Simulation
+from analyzer.simulate.result import CoreSpans, LoopTrips, ScenarioRecord, Simulation
 from analyzer.simulate.scenario import Scenario, merge_assumptions
 from analyzer.simulate.schedule import CoreRun, RunOptions
 from analyzer.simulate.sites import Op
@@ -227,16 +227,18 @@ class Simulator:
         shown: Sequence[int],
         machine: Machine,
         facts: Mapping[str, Any],
-    ) -> pd.DataFrame:
+    ) -> tuple[pd.DataFrame, dict[int, CoreSpans]]:
         writer = SpanWriter(self.compiled, machine.cycle_ps, operand_names(facts), copy_tags(facts))
-        spans = {rank: writer.transfers(logs[rank]) for rank in shown}
+        sent = {rank: writer.transfers(logs[rank]) for rank in shown}
+        spans = {}
         for rank in shown:
             log = logs[rank]
             received = writer.receipts(log, logs)
-            writer.waits(log, spans[rank], received)
+            stalls = writer.waits(log, sent[rank], received)
+            spans[rank] = CoreSpans(sent[rank], received, stalls)
             writer.work(log)
             writer.regions(log)
-        return writer.table.frame()
+        return writer.table.frame(), spans
 
     def _executed(self, log: CoreLog) -> tuple[np.ndarray, int]:
         executed = np.zeros(self.program.bundle_count, dtype=np.int64)

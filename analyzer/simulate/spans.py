@@ -207,8 +207,12 @@ class SpanWriter:
 
     # -- waits, work and regions ----------------------------------------------------------------
 
-    def waits(self, log: CoreLog, transfer_spans: list[int], receipt_spans: list[int]) -> None:
-        """Rows of a core's waits; one that found its bytes already there has no length."""
+    def waits(self, log: CoreLog, transfer_spans: list[int], receipt_spans: list[int]) -> list[int]:
+        """Rows of a core's waits; gives the span of each stall, in order.
+
+        A wait that found its bytes already there has no length.
+        """
+        spans = []
         found_there = [(site, now, now, cause, context, 0) for site, now, cause, context in log.satisfied]
         for site_index, start, end, cause, context, _ in log.stalls + found_there:
             site = self.compiled.sites[site_index]
@@ -220,7 +224,7 @@ class SpanWriter:
                     span = None
                 what = "" if span is None else str(self.table.rows[span][_NAME])
             begin = round(start)
-            self.table.add(
+            row = self.table.add(
                 track=Track.WAIT,
                 kind=Kind.WAIT if cause >= 0 else Kind.COLLECTIVE,
                 name=what,
@@ -232,6 +236,8 @@ class SpanWriter:
                 cause=span,
                 **self._place(log, context),
             )
+            spans.append(row)
+        return spans[: len(log.stalls)]
 
     def work(self, log: CoreLog) -> None:
         """Rows of a core's matrix, vector and scalar work."""
