@@ -6,6 +6,7 @@ texts, so every name passes `plain` before it reaches a figure. Dash components 
 
 import math
 import re
+from functools import lru_cache
 
 UNKNOWN = "unknown"
 _CONTROLS = re.compile(
@@ -18,7 +19,13 @@ def shorten(name: object, limit: int = 80) -> str:
 
     Right-to-left letters stay; the marks that reorder the text around them go.
     """
-    text = _CONTROLS.sub(" ", str(name)[: 4 * limit]).strip()
+    return _shortened(str(name)[: 4 * limit], limit)
+
+
+# A step has few names and many spans: half of the time of a zoom went into shortening the same ones again.
+@lru_cache(maxsize=8192)
+def _shortened(name: str, limit: int) -> str:
+    text = _CONTROLS.sub(" ", name).strip()
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 

@@ -32,19 +32,29 @@
     return { start: start, end: Math.max(Math.ceil(high * PS), start + 1) };
   }
 
-  function listen(plot) {
+  function listen(plot, lanes) {
     const tell = window.dash_clientside.set_props;
     plot.on("plotly_relayout", function (change) {
       const found = range(change);
+      lanes.soon();
       if (found) tell("window", { data: found });
     });
     plot.on("plotly_doubleclick", function () { tell("window", { data: null }); return false; });
-    plot.on("plotly_click", function (event) {
-      const span = event.points.length ? event.points[0].customdata : null;
-      tell("clicked", { data: { span: span, at: Date.now() } });
+    plot.on("plotly_afterplot", function () { lanes.soon(); });
+    plot.on("plotly_relayouting", function (change) {
+      const found = range(change);
+      lanes.soon(found && [found.start / PS, found.end / PS]);
     });
     plot.on("plotly_selected", function (event) {
       if (event && event.range) tell("stretch", { data: event.range.x.map(Number) });
+    });
+  }
+
+  /* The canvas lies under the axes: they must let it through, and it draws the grid below the marks. */
+  function behind(layout) {
+    const clear = "rgba(0,0,0,0)";
+    return Object.assign({}, layout, {
+      paper_bgcolor: clear, plot_bgcolor: clear, xaxis: Object.assign({}, layout.xaxis, { showgrid: false }),
     });
   }
 
@@ -73,13 +83,17 @@
         plot = document.createElement("div");
         plot.style.height = "100%";
         place.replaceChildren(plot);
+        plot.lanes = window.megascopeLanes.attach(place, plot);
         // The space changes with what stands below, not only with the window.
         new ResizeObserver(function () {
           if (plot.isConnected && plot._fullLayout) library.Plots.resize(plot);
         }).observe(place);
       }
-      await library.react(plot, found.data, found.layout, CONFIG);
-      if (fresh) listen(plot);
+      const [own, rest] = window.megascopeLanes.split(found.data);
+      plot.lanes.set(own, found.layout);
+      await library.react(plot, rest, behind(found.layout), CONFIG);
+      plot.lanes.draw();
+      if (fresh) listen(plot, plot.lanes);
       return found.note;
     } catch (error) {
       if (error.name === "AbortError") return window.dash_clientside.no_update;

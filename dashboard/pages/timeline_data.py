@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +31,11 @@ def register(server: Flask, context: Context) -> None:
     @server.post(ROUTE)
     def timeline() -> Response:
         raw = request.get_data(cache=False) if (request.content_length or 0) <= LONGEST_QUESTION else b""
-        return Response(json.dumps(answer(context, raw), separators=(",", ":")), mimetype="application/json")
+        begun = time.perf_counter()
+        body = json.dumps(answer(context, raw), separators=(",", ":"))
+        milliseconds = 1000 * (time.perf_counter() - begun)
+        headers = {"Server-Timing": f"answer;dur={milliseconds:.1f}"}
+        return Response(body, mimetype="application/json", headers=headers)
 
 
 def answer(context: Context, raw: bytes) -> dict[str, Any]:

@@ -113,9 +113,9 @@ CHROMIUM_FLAGS = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def browser(tmp_path):
-    """`browser(width, height)` -> a headless Chromium with a profile of its own."""
+@pytest.fixture(scope="session")
+def drivers(tmp_path_factory):
+    """`drivers(number)` -> a headless Chromium with a profile of its own, started when first asked for."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     driver_path = shutil.which("chromedriver")
     if not chromium or not driver_path:
@@ -124,24 +124,48 @@ def browser(tmp_path):
     from selenium.webdriver.chrome.options import Options
     from selenium.webdriver.chrome.service import Service
 
-    drivers = []
+    running = []
+    folder = tmp_path_factory.mktemp("browsers")
+
+    def get(number):
+        while len(running) <= number:
+            options = Options()
+            options.binary_location = chromium
+            for flag in CHROMIUM_FLAGS:
+                options.add_argument(flag)
+            options.add_argument(f"--user-data-dir={folder / str(len(running))}")
+            options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+            options.add_experimental_option("prefs", {"download.default_directory": str(folder)})
+            running.append(webdriver.Chrome(options=options, service=Service(driver_path)))
+        return running[number]
+
+    yield get
+    for driver in running:
+        driver.quit()
+
+
+@pytest.fixture
+def browser(drivers):
+    """`browser(width, height)` -> a headless Chromium on an empty page; another one with each call in a test.
+
+    Starting one takes as long as a test, so tests share them. Every test has a server, hence an origin, of
+    its own, so nothing is left over from the test before.
+    """
+    used = []
 
     def start(width=1280, height=800):
-        options = Options()
-        options.binary_location = chromium
-        for flag in CHROMIUM_FLAGS:
-            options.add_argument(flag)
-        options.add_argument(f"--user-data-dir={tmp_path / f'profile{len(drivers)}'}")
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-        driver = webdriver.Chrome(options=options, service=Service(driver_path))
-        drivers.append(driver)
+        driver = drivers(len(used))
+        used.append(driver)
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        driver.get("about:blank")
+        for log in ("browser", "performance"):
+            driver.get_log(log)
         return driver
 
     yield start
-    for driver in drivers:
-        driver.quit()
+    for driver in used:
+        driver.get("about:blank")  # what still asks a server would find it gone
 
 
 @pytest.fixture(scope="session")

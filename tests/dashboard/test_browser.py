@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 PLOT = "document.querySelector('#timeline .js-plotly-plot')"
 RANGE = f"return {PLOT}.layout.xaxis.range.map(Number)"
-RECTANGLES = f"return {PLOT}.querySelectorAll('.barlayer .point path').length"
+RECTANGLES = f"return {PLOT}.lanes.count()"
 
 
 def drawn(driver, url, until):
@@ -29,21 +29,13 @@ def hover(driver, trace, until):
     """Move the mouse to the middle of the first mark of a trace that is wholly on screen; what appears."""
     from selenium.webdriver.common.action_chains import ActionChains
 
-    place = driver.execute_script(
-        f"""const gd = {PLOT}, full = gd._fullData.find(t => t.name === arguments[0]);
-        const x = gd._fullLayout.xaxis, y = gd._fullLayout.yaxis, box = gd.getBoundingClientRect();
-        const marks = gd.calcdata[full.index].map(
-            (p, i) => [x.l2p(p.b), x.l2p(p.b + p.s), p.p, full.width[i]]);
-        const [left, right, top, height] = marks.find(m => m[0] > 0 && m[1] < x._length && m[1] - m[0] > 4);
-        return [box.left + x._offset + (left + right) / 2, box.top + y._offset + y.l2p(top + height / 2)];""",
-        trace,
-    )
+    x, y, _ = driver.execute_script(f"return {PLOT}.lanes.find(arguments[0])[0]", trace)
     action = ActionChains(driver)
     for offset in (4, 0):
-        action.w3c_actions.pointer_action.move_to_location(round(place[0]), round(place[1]) - offset)
+        action.w3c_actions.pointer_action.move_to_location(round(x), round(y) - offset)
     action.perform()
-    texts = f"return [...{PLOT}.querySelectorAll('.hovertext')].map(e => e.textContent).join(' ')"
-    return until(lambda: driver.execute_script(texts))
+    tip = driver.find_element("css selector", ".lane-tip")
+    return until(lambda: tip.text)
 
 
 def test_timeline_page(serve, captures, browser, until):
@@ -62,7 +54,7 @@ def test_timeline_page(serve, captures, browser, until):
     assert driver.find_element("id", "provenance-badge").text == "modelled"
 
     # A click on a row of the bubble table zooms to the bubble, and the server sends what fits there.
-    merged = f"return {PLOT}.data.flatMap(t => t.hovertext || []).filter(h => h.includes(' spans<')).length"
+    merged = f"return {PLOT}.lanes.hovers().filter(h => h.includes(' spans<')).length"
     assert driver.execute_script(merged) > 100, "the whole step needs merged marks"
     driver.find_elements("css selector", "tr.bubble-row td.cell-cause")[1].click()
     until(lambda: driver.execute_script(RANGE)[1] - driver.execute_script(RANGE)[0] < 20)
@@ -82,9 +74,9 @@ def test_timeline_page(serve, captures, browser, until):
     until(lambda: driver.execute_script(RANGE)[1] > 900)
 
     # Dark mode recolours the figure.
-    light = driver.execute_script(f"return {PLOT}.layout.paper_bgcolor")
+    light = driver.execute_script(f"return {PLOT}.layout.font.color")
     driver.find_element("id", "theme-toggle").click()
-    until(lambda: driver.execute_script(f"return {PLOT}.layout.paper_bgcolor") != light)
+    until(lambda: driver.execute_script(f"return {PLOT}.layout.font.color") != light)
     assert errors(driver) == []
 
 
@@ -104,11 +96,8 @@ def test_zooming_with_the_mouse_asks_the_server_for_finer_marks(serve, captures,
             driver.execute_script(RANGE)[1] - driver.execute_script(RANGE)[0] < (before[1] - before[0]) / 5
         )
     )
-    width = driver.execute_script(RANGE)
-    limit = width[1] + (width[1] - width[0])
-    bars = f"{PLOT}._fullData.filter(t => t.type === 'bar')"
-    last = f"return Math.max(...{bars}.flatMap(t => [...(t.base || [])]))"
-    until(lambda: driver.execute_script(last) < limit)
+    merged = f"return {PLOT}.lanes.hovers().filter(h => h.includes(' spans<')).length"
+    until(lambda: driver.execute_script(merged) < 200)
     assert errors(driver) == []
 
 
