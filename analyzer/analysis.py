@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from analyzer.fold import Cores
+    from analyzer.simulate.scenario_file import ScenarioFile
     from analyzer.view import CoreStep
 
 
@@ -97,6 +98,7 @@ def analyze(
     chip: str | None = None,
     overrides: Mapping[str, str] | None = None,
     scenario: Mapping[str, str] | None = None,
+    scenario_file: Path | None = None,
     cores: "Cores" = "auto",
     use_cache: bool = True,
 ) -> Analysis:
@@ -107,17 +109,18 @@ def analyze(
         chip: chip, where the capture does not say.
         overrides: parameters of the machine model to change, `{"hbm.bandwidth": "x2"}`.
         scenario: values for what the program reads at run time, passed on to the simulator.
+        scenario_file: the same from a file (analyzer/simulate/scenario_file.py); `scenario` goes over it.
         cores: "all" simulates and shows every core; "auto" leaves it to the simulator.
         use_cache: False works everything out anew (and still keeps the result).
 
     Raises:
-        InputError: the capture cannot be read.
+        InputError: the capture or the scenario file cannot be read.
         UnsupportedProgramError: the program cannot be executed exactly.
         UsageError: the chip is unknown and none was given, or an override names no parameter.
     """
     opened = capture if isinstance(capture, Capture) else open_capture(capture, chip=chip)
     if opened.trace is not None:
-        if overrides or scenario:
+        if overrides or scenario or scenario_file:
             raise UsageError(
                 opened.path,
                 "is a trace, and what was measured does not change with a what-if or a scenario",
@@ -131,21 +134,45 @@ def analyze(
         )
     machine = load_machine(str(name)).with_overrides(dict(overrides or {}))
     wanted = scenario_of(scenario or {})
-    key = cache.key_of(opened, machine, {**(scenario or {}), "--cores": cores})
-    store = cache.Store(opened, key, variant=bool(overrides or scenario) or cores != "auto")
+    file = _read(scenario_file)
+    key = cache.key_of(
+        opened, machine, {**(scenario or {}), "--cores": cores, "--scenario": f"{scenario_file} {file}"}
+    )
+    variant = bool(overrides or scenario or scenario_file) or cores != "auto"
+    store = cache.Store(opened, key, variant=variant)
     if use_cache:
         found = store.load()
         if found is not None:
             return _kept(*found)
     from analyzer import fold
 
-    timeline, facts, program = fold.model(opened, machine, wanted, cores=cores)
+    timeline, facts, program = fold.model(opened, machine, wanted, file=file, cores=cores)
     report, core, step = fold.build(timeline, facts, opened, machine, program)
+    report["scenario"] |= {"file": None, "cores": [], "delayed_cores": []}
+    if file is not None:
+        own, late = sorted(file.cores), sorted(file.delays_ps)
+        report["scenario"] |= {"file": str(scenario_file), "cores": own, "delayed_cores": late}
+        report["notes"].append(_of_file(str(scenario_file), own, late))
     more = {name: frame for name, frame in facts.tables().items() if frame is not None}
     trouble = store.save(report, {"timeline": timeline, **more})
     if trouble:
         report["notes"].append(trouble)
     return Analysis(report, timeline, core, step, more=dict(more))
+
+
+def _read(path: Path | None) -> "ScenarioFile | None":
+    if path is None:
+        return None
+    from analyzer.simulate.scenario_file import read_scenario
+
+    return read_scenario(path)
+
+
+def _of_file(name: str, own: list[int], late: list[int]) -> str:
+    """What a scenario file brought, in words."""
+    parts = [f"values of their own for {len(own)} cores"] if own else []
+    parts += [f"core {', '.join(map(str, late))} delayed"] if late else []
+    return f"scenario file {name}" + (f": {'; '.join(parts)}" if parts else "")
 
 
 def _kept(report: dict[str, Any], tables: dict[str, bytes]) -> Analysis:

@@ -39,6 +39,10 @@ def report_verb(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Scenario value the program reads at run time."),
     ] = None,
+    scenario_file: Annotated[
+        Path | None,
+        typer.Option("--scenario", metavar="FILE", help="Scenario file (TOML); --set goes over it."),
+    ] = None,
     cores: Annotated[
         str, typer.Option(help="Cores to simulate and show: auto, mirrored (one) or all.")
     ] = "auto",
@@ -82,6 +86,7 @@ def report_verb(
         chip=chip,
         overrides=overrides,
         scenario=scenario,
+        scenario_file=scenario_file,
         cores=cast("Cores", cores),
         use_cache=not fresh,
     )

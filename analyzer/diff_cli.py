@@ -19,16 +19,25 @@ Before = Annotated[Path, typer.Argument(metavar="A", help="The capture before, o
 After = Annotated[Path, typer.Argument(metavar="B", help="The capture after, or its report as JSON.")]
 Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
 Chip = Annotated[str | None, typer.Option(help="Chip, where the dumps are silent.")]
+ScenarioFile = Annotated[
+    Path | None, typer.Option("--scenario", metavar="FILE", help="Scenario file for both captures.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Compare what is not comparable.")]
 
 
 def diff_verb(
-    a: Before, b: After, *, output_format: Format = "text", chip: Chip = None, force: Force = False
+    a: Before,
+    b: After,
+    *,
+    output_format: Format = "text",
+    chip: Chip = None,
+    scenario: ScenarioFile = None,
+    force: Force = False,
 ) -> None:
     """Say what changed from one capture to another: time, phases, bytes, bundles, findings."""
     from analyzer import diff
 
-    result, _ = _compare(a, b, chip, output_format, force=force)
+    result, _ = _compare(a, b, chip, scenario, output_format, force=force)
     if output_format == "json":
         from analyzer.reports import json
 
@@ -58,6 +67,7 @@ def gate_verb(
     ] = None,
     output_format: Format = "text",
     chip: Chip = None,
+    scenario: ScenarioFile = None,
 ) -> None:
     """Fail (exit code 1) where a change makes the step slower or brings findings that are not wanted."""
     from analyzer import diff
@@ -74,7 +84,7 @@ def gate_verb(
     )
     diff.known_rules(limits.forbid, "--forbid")
     diff.known_rules(limits.forbid_new, "--forbid-new")
-    result, after = _compare(a, b, chip, output_format, force=False)
+    result, after = _compare(a, b, chip, scenario, output_format, force=False)
     reasons = diff.breaches(result, after, limits)
     if output_format == "json":
         from analyzer.reports import json
@@ -91,19 +101,19 @@ def gate_verb(
 
 
 def _compare(
-    a: Path, b: Path, chip: str | None, output_format: str, *, force: bool
+    a: Path, b: Path, chip: str | None, scenario: Path | None, output_format: str, *, force: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     from analyzer import diff
     from analyzer.errors import UsageError
 
     if output_format not in FORMATS:
         raise UsageError(f"--format {output_format}", "no such format", f"Formats: {', '.join(FORMATS)}.")
-    before, after = load(a, chip), load(b, chip)
+    before, after = load(a, chip, scenario), load(b, chip, scenario)
     return diff.compare(before, after, force=force), after
 
 
-def load(path: Path, chip: str | None) -> dict[str, Any]:
-    """The report of a capture, or one kept as JSON.
+def load(path: Path, chip: str | None, scenario: Path | None = None) -> dict[str, Any]:
+    """The report of a capture, or one kept as JSON (which a scenario does not change any more).
 
     Raises:
         InputError: neither.
@@ -124,4 +134,4 @@ def load(path: Path, chip: str | None) -> dict[str, Any]:
         return dict(report)
     from analyzer.analysis import analyze
 
-    return analyze(path, chip=chip).report
+    return analyze(path, chip=chip, scenario_file=scenario).report

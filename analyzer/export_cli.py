@@ -24,6 +24,9 @@ def export_verb(
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write; for xplane a log folder.")],
     chip: Annotated[str | None, typer.Option(help="tpu7x, v6e, v5p, v5e: where the dump is silent.")] = None,
     program: Annotated[str | None, typer.Option(help="Program of the dump to take as the kernel.")] = None,
+    scenario: Annotated[
+        Path | None, typer.Option("--scenario", metavar="FILE", help="Scenario file (TOML).")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
 ) -> None:
     """Write the timeline for xprof, Perfetto, chrome://tracing, a spreadsheet or a data frame."""
@@ -44,7 +47,8 @@ def export_verb(
         file = output / f"timeline{SUFFIXES[to]}" if output.is_dir() else output
     if file.exists() and not force:
         raise UsageError(file, "exists", "Give --force to replace it, or another name.")
-    analysis = analyze(open_capture(capture, chip=chip, program=program), chip=chip)
+    opened = open_capture(capture, chip=chip, program=program)
+    analysis = analyze(opened, chip=chip, scenario_file=scenario)
     data = encode(analysis, to, packed=file.name.endswith(".gz"))
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

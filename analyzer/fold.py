@@ -13,7 +13,7 @@ from analyzer import bubbles, critical, findings, groups, metrics, residency, st
 from analyzer.capture import Capture
 from analyzer.errors import InputError
 from analyzer.findings.base import Context
-from analyzer.options import merged
+from analyzer.options import combined
 from analyzer.reports import contract
 from analyzer.view import CoreStep
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from analyzer.llo.program import Program
     from analyzer.machine.model import Machine
     from analyzer.simulate.scenario import Scenario
+    from analyzer.simulate.scenario_file import ScenarioFile
 
 
 Cores = Literal["auto", "mirrored", "all"]
@@ -39,7 +40,7 @@ class Facts:
 
     Attributes:
         executed: int64[B], how often each bundle ran on the reported core.
-        guessed_branches: bundles of branches that depend on values from outside the program.
+        guessed_branches: bundles of branches that depend on values that nobody gave.
         peers: how the other cores were treated, in words.
         assumed_values: every value that was assumed to get the timeline.
         not_understood: (instructions not understood, of how many), with samples.
@@ -71,14 +72,20 @@ class Facts:
 
 
 def model(
-    capture: Capture, machine: "Machine", scenario: "Scenario | None" = None, *, cores: Cores = "auto"
+    capture: Capture,
+    machine: "Machine",
+    scenario: "Scenario | None" = None,
+    *,
+    file: "ScenarioFile | None" = None,
+    cores: Cores = "auto",
 ) -> tuple[pd.DataFrame, Facts, "Program"]:
     """The modelled timeline of a capture and what the simulator counted on the way.
 
     Args:
         capture: an open capture.
         machine: the chip.
-        scenario: what the command line says; it goes over the capture's own scenario.
+        scenario: what the command line says; it goes over the capture's own scenario, and the file's.
+        file: what a scenario file says, for all cores and for single ones.
         cores: which cores to simulate and show, as `Simulator.simulate` takes it.
     """
     from analyzer.llo.reader import read_program
@@ -86,9 +93,17 @@ def model(
 
     chosen = capture.kernel_program()
     program = read_program(chosen.bundles, capture.manifest.get("chip"), cache_folder(capture))
-    if scenario is not None:
-        scenario = merged(as_scenario(capture.manifest.get("scenario")), scenario)
-    result = simulate(program, machine, scenario=scenario, facts=capture.manifest, cores=cores)
+    own = as_scenario(capture.manifest.get("scenario"))
+    wanted = combined(own, file, scenario)
+    result = simulate(
+        program,
+        machine,
+        scenario=wanted.common,
+        facts=capture.manifest,
+        cores=cores,
+        scenarios=wanted.cores,
+        delays_ps=wanted.delays_ps,
+    )
     facts = Facts(
         static_bundles=program.bundle_count,
         executed_bundles=result.executed_bundles,
@@ -103,7 +118,7 @@ def model(
         loop_trips=[asdict(trips) for trips in result.loop_trips],
         semaphores=result.semaphores,
         notes=list(result.notes),
-        guessed_branches=result.scenario.dependent_branches,
+        guessed_branches=result.scenario.assumed_branches,
         residency=result.residency_table,
         stories=result.stories_table,
     )
@@ -277,8 +292,8 @@ def _guessed(facts: Facts) -> list[str]:
         return []
     depend = "branches depend" if count > 1 else "branch depends"
     return [
-        f"what runs may differ: {count} {depend} on outside values (first {facts.guessed_branches[0]:#x}), "
-        f"some assumed; give --set {'=N --set '.join(missing)}=N"
+        f"what runs may differ: {count} {depend} on assumed values (first {facts.guessed_branches[0]:#x}); "
+        f"give --set {'=N --set '.join(missing)}=N"
     ]
 
 

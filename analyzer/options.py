@@ -8,6 +8,7 @@ from analyzer.errors import UsageError
 
 if TYPE_CHECKING:
     from analyzer.simulate.scenario import Scenario
+    from analyzer.simulate.scenario_file import ScenarioFile
 
 # Fields of a scenario that are tables: `--set pops.k.py:30=1,2` gives values to one place.
 TABLES = ("scalars", "smem", "pops", "words")
@@ -47,14 +48,33 @@ def scenario_of(values: Mapping[str, str]) -> "Scenario | None":
     return Scenario(**parts)
 
 
-def merged(base: "Scenario", given: "Scenario | None") -> "Scenario":
-    """A kernel's own scenario with what the command line says put over it, place by place."""
+def combined(
+    own: "Scenario", file: "ScenarioFile | None" = None, values: "Scenario | None" = None
+) -> "ScenarioFile":
+    """The scenario of a run: the kernel's own, over it a file's, over that what `--set` says.
+
+    Args:
+        own: what the capture says itself.
+        file: of `--scenario`; it may give single cores values and delays of their own.
+        values: of `--set`, for all cores.
+    """
+    from analyzer.simulate.scenario_file import ScenarioFile
+
+    if file is None:
+        return ScenarioFile(merged(own, values))
+    common = merged(merged(own, file.common, file.common.name), values)
+    cores = {rank: merged(merged(own, one, one.name), values) for rank, one in file.cores.items()}
+    return ScenarioFile(common, cores, file.delays_ps)
+
+
+def merged(base: "Scenario", given: "Scenario | None", name: str | None = None) -> "Scenario":
+    """A scenario with what another one says put over it, place by place; name: of the result."""
     if given is None:
         return base
     tables = {table: {**getattr(base, table), **getattr(given, table)} for table in TABLES}
     return replace(
         base,
-        name=f"{base.name}, changed by --set",
+        name=name or f"{base.name}, changed by --set",
         devices=given.devices or base.devices,
         default=given.default or base.default,
         **tables,

@@ -26,7 +26,10 @@ def bounds_verb(
         list[str] | None, typer.Option("--without", metavar="PHASE", help="A phase that takes no time.")
     ] = None,
     scenario: Annotated[Path | None, typer.Option(help="A scenario file (TOML).")] = None,
-    cores: Annotated[str, typer.Option(help="mirrored, all or auto.")] = "mirrored",
+    cores: Annotated[
+        str | None,
+        typer.Option(help="mirrored, all or auto. [default: mirrored; all where the file has single cores]"),
+    ] = None,
     sensitivity: Annotated[bool, typer.Option(help="Also how the step follows every parameter.")] = True,
     chip: Annotated[str | None, typer.Option(help="tpu7x, v6e, v5p, v5e: where the dump is silent.")] = None,
     output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
@@ -37,13 +40,14 @@ def bounds_verb(
     from analyzer.errors import UsageError
     from analyzer.llo.reader import read_program
     from analyzer.machine import load_machine
+    from analyzer.options import combined
     from analyzer.simulate.scenario_file import read_scenario
-    from analyzer.simulate.simulator import Simulator
+    from analyzer.simulate.simulator import Simulator, as_scenario
     from analyzer.simulate.whatif import WhatIf
 
     if output_format not in ("text", "json"):
         raise UsageError(f"--format {output_format}", "no such format", "Formats: text, json")
-    if cores not in ("mirrored", "all", "auto"):
+    if cores not in (None, "mirrored", "all", "auto"):
         raise UsageError(f"--cores {cores}", "no such choice", "Give mirrored, all or auto")
     overrides = pairs("--what-if", what_if)
     opened = open_capture(capture, chip=chip)
@@ -52,12 +56,15 @@ def bounds_verb(
         raise UsageError(capture, "does not say which chip it was compiled for", "Give one: --chip tpu7x")
     machine = load_machine(str(name)).with_overrides(overrides)
     read = read_scenario(scenario) if scenario is not None else None
+    wanted = combined(as_scenario(opened.manifest.get("scenario")), read)
     question = WhatIf(
         Simulator(read_program(opened.kernel_program().bundles)),
         machine,
-        read.common if read is not None else None,
+        wanted.common,
         opened.manifest,
-        cores=cores,
+        cores=cores or ("all" if wanted.cores or wanted.delays_ps else "mirrored"),
+        scenarios=wanted.cores,
+        delays_ps=wanted.delays_ps,
         **({"without": without} if without else {}),
     )
     question.require_phases(without or ())
@@ -68,6 +75,7 @@ def bounds_verb(
         "step_ps": base.step_time_ps,
         "provenance": "modelled",
         "scenario": base.scenario.name,
+        "scenario_file": None if scenario is None else str(scenario),
         "assumed_values": len(base.scenario.assumed),
         "peers": base.scenario.peers,
         "what_if": overrides,

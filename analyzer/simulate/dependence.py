@@ -1,22 +1,35 @@
 """Which branches depend on values that the bundles do not contain.
 
-Values from outside (pops of the vector unit, operands passed by value, SMEM that a copy fills) are followed
-through scalar operations and through SMEM words at constant addresses. What is stored at a computed address
-makes every later read of that allocation dependent.
+Values from outside (pops of the vector unit, operands passed by value, SMEM that a copy fills or that nobody
+writes) are followed through scalar operations and through SMEM words at constant addresses. What is stored at
+a computed address makes every later read of that allocation dependent.
 """
 
 import itertools
+import re
 from collections import defaultdict
+from collections.abc import Iterable
 
 from analyzer.llo.program import Address, Instruction, Memory, Register
 from analyzer.simulate.compiled import Compiled
 from analyzer.simulate.layout import passed_by_value
+from analyzer.simulate.scenario import Assumption
 from analyzer.simulate.sites import name_of
 
+_WORD = re.compile(r"SMEM word #allocation(\d+)")
 
-def dependent_branches(compiled: Compiled) -> list[int]:
-    """Bundles of the branches whose predicate depends on a value from outside, in order."""
-    tainted, memory = _outside(compiled)
+
+def dependent_branches(compiled: Compiled, values: Iterable[Assumption] | None = None) -> list[int]:
+    """Bundles of the branches whose predicate depends on a value from outside, in order.
+
+    Args:
+        compiled: the program.
+        values: only what these decide (of one run); None: every value from outside that there may be.
+    """
+    chosen = None if values is None else [(value.what, value.source) for value in values]
+    if chosen is not None and not chosen:
+        return []
+    tainted, memory = _outside(compiled) if chosen is None else _of(compiled, chosen)
     users: dict[str, list[Instruction]] = defaultdict(list)
     loads: dict[int, list[Instruction]] = defaultdict(list)
     for i in itertools.chain.from_iterable(compiled.scalar):
@@ -51,6 +64,26 @@ def _outside(compiled: Compiled) -> tuple[set[str], set[int]]:
             names.add(name_of(i.results[0]))
         elif i.mnemonic.startswith("dma.") and i.mnemonic.endswith("_to_smem"):
             memory |= _pointed_at(compiled, i.operand("smem"))
+    return names, memory
+
+
+def _of(compiled: Compiled, chosen: list[tuple[str, str]]) -> tuple[set[str], set[int]]:
+    """The same for some values, named as a run notes them (what, place)."""
+    names = {
+        name_of(o.register)
+        for o in compiled.program.operands
+        if passed_by_value(o) and any(what.startswith(f"operand {o.index} ") for what, _ in chosen)
+    }
+    memory = {int(found[1]) for what, _ in chosen if (found := _WORD.match(what))}
+    pops = {place for what, place in chosen if what == "vector to scalar pop"}
+    copies = {place for what, place in chosen if what.startswith("SMEM content")}
+    for bundle, instructions in enumerate(compiled.scalar):
+        for i in instructions:
+            place = str(i.sources[0]) if i.sources else f"bundle {bundle:#x}"
+            if i.mnemonic == "spop" and i.results and place in pops:
+                names.add(name_of(i.results[0]))
+            elif i.mnemonic.startswith("dma.") and i.mnemonic.endswith("_to_smem") and place in copies:
+                memory |= _pointed_at(compiled, i.operand("smem"))
     return names, memory
 
 

@@ -21,7 +21,8 @@ class ScenarioRecord:
 
     name: the scenario's. assumed: every value that the bundles do not contain, with its place and how
     often it was used; `given` tells those the scenario names from defaults. peers: how the other cores
-    were treated. dependent_branches: bundles of the branches that depend on values from outside.
+    were treated. dependent_branches: bundles of the branches that depend on values from outside;
+    assumed_branches: those of them that depend on a value which nobody gave.
     """
 
     name: str
@@ -29,6 +30,7 @@ class ScenarioRecord:
     peers: str
     devices: int | None
     dependent_branches: tuple[int, ...] = ()
+    assumed_branches: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from analyzer.simulate.layout import HBM_BASE
 from analyzer.simulate.log import CoreLog, phase_times
 from analyzer.simulate.residency import buffer_history
 from analyzer.simulate.result import CoreSpans, LoopTrips, ScenarioRecord, Simulation
-from analyzer.simulate.scenario import Scenario, merge_assumptions
+from analyzer.simulate.scenario import Assumption, Scenario, merge_assumptions
 from analyzer.simulate.schedule import CoreRun, RunOptions
 from analyzer.simulate.sites import Op
 from analyzer.simulate.spans import SpanWriter
@@ -63,6 +63,7 @@ class Simulator:
         self._traces: dict[tuple[int, int, int], CoreTrace] = {}
         self._scenarios: dict[int, Scenario] = {}
         self._from_facts: dict[str, Scenario] = {}
+        self._decided: dict[frozenset[tuple[str, str]], tuple[int, ...]] = {}
 
     def trace(self, scenario: Scenario, rank: int, cores_per_chip: int) -> CoreTrace:
         """Execute one core's scalar program (kept: it does not depend on the machine's speeds)."""
@@ -118,13 +119,14 @@ class Simulator:
         count = self.devices(scenario, facts)
         hops = hop_counter(facts.get("topology"), -(-count // machine.cores_per_chip))
         base = RunOptions(without=frozenset(without), hops=hops)
-        trace = self.trace(scenario, rank, machine.cores_per_chip)
+        trace = self.trace((scenarios or {}).get(rank, scenario), rank, machine.cores_per_chip)
         alone = count < 2 or not remote_flags(self.compiled, [trace])
         different = bool(scenarios or delays_ps)
         if cores == "mirrored" or alone or (cores == "auto" and count > AUTO_CORES and not different):
             try:
                 run = run_mirrored(self.compiled, trace, issue, machine, base)
-                return self._result([run], machine, scenario, facts, "mirrored", [])
+                notes = [f"every core does as core {rank} does in the scenario"] if scenarios else []
+                return self._result([run], machine, scenario, facts, "mirrored", notes)
             except UnbalancedError as error:
                 if cores == "mirrored" or count < 2:
                     raise
@@ -154,6 +156,13 @@ class Simulator:
         """Bundles of the branches that depend on values the bundles do not contain."""
         return tuple(dependent_branches(self.compiled))
 
+    def _branches_of(self, assumed: tuple[Assumption, ...]) -> tuple[int, ...]:
+        """Bundles of the branches that depend on some values from outside."""
+        key = frozenset((a.what, a.source) for a in assumed)
+        if key not in self._decided:
+            self._decided[key] = tuple(dependent_branches(self.compiled, assumed))
+        return self._decided[key]
+
     def devices(self, scenario: Scenario, facts: Mapping[str, Any]) -> int:
         """How many cores take part: the scenario, the capture, or the program says so; else 1."""
         return int(scenario.devices or facts.get("cores") or self.words.devices or 1)
@@ -180,6 +189,7 @@ class Simulator:
             treated = "mirrored: peers do the same at the same time" if messages else "none"
         else:
             treated = f"all {len(runs)} cores simulated"
+        assumed = merge_assumptions([run.core.assumptions for run in runs])
         return Simulation(
             build_timeline=lambda: self._timeline(logs, shown, machine, facts),
             build_residency=lambda: [
@@ -208,10 +218,11 @@ class Simulator:
             phase_ps=phase_times(list(logs.values())),
             scenario=ScenarioRecord(
                 scenario.name,
-                merge_assumptions([run.core.assumptions for run in runs]),
+                assumed,
                 treated,
                 scenario.devices or self.words.devices,
                 self.dependent_branches,
+                self._branches_of(tuple(a for a in assumed if not a.given)),
             ),
             machine=machine,
             core_end_ps={rank: round(log.end) for rank, log in logs.items()},

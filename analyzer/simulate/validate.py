@@ -125,8 +125,9 @@ class PreparedCase:
     def __init__(self, case: Case) -> None:
         from analyzer.capture import open_capture
         from analyzer.llo.reader import read_program
+        from analyzer.options import combined
         from analyzer.simulate.scenario_file import read_scenario
-        from analyzer.simulate.simulator import Simulator
+        from analyzer.simulate.simulator import Simulator, as_scenario
 
         self.case = case
         opened = open_capture(case.capture, chip=case.chip)
@@ -141,8 +142,9 @@ class PreparedCase:
         self.scenario = None
         if case.scenario is not None:
             read = read_scenario(case.scenario)
-            self.scenario = read.common
-            self.options |= {"scenarios": read.cores, "delays_ps": read.delays_ps}
+            wanted = combined(as_scenario(self.facts.get("scenario")), read)
+            self.scenario = wanted.common
+            self.options |= {"scenarios": wanted.cores, "delays_ps": wanted.delays_ps}
 
     def run(self, machine: Machine | None = None) -> Outcome:
         """Simulate the case.

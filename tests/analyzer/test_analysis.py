@@ -39,6 +39,32 @@ def test_values_that_decide_what_runs_are_asked_for(compiled, tmp_path, monkeypa
     assert any(name.startswith("pops.kernels.py:") for name in names)
     given = analysis.analyze(opened, scenario=dict.fromkeys(names, "1")).report["notes"]
     assert not [n for n in given if "what runs may differ" in n]
+    bound = analysis.analyze(opened, scenario={"scalars.0": "1"}).report
+    assert not [n for n in bound["notes"] if "what runs may differ" in n], "only the bound decides what runs"
+    assert [value["given"] for value in bound["scenario"]["assumed_values"]].count(False) > 0
+
+
+def test_a_scenario_file_goes_over_the_kernels_own(compiled, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kernels = Path(__file__).parent / "simulate/kernels.py"
+    opened = open_capture(compiled(target=f"{kernels}:all_to_all"))
+    plain = analysis.analyze(opened)
+    file = tmp_path / "late.toml"
+    file.write_text('name = "one late"\n[cores.3]\ndelay_us = 20\n')
+    late = analysis.analyze(opened, scenario_file=file)
+    assert late.report["scenario"]["name"] == "one late"
+    assert late.report["scenario"]["file"] == str(file)
+    assert late.report["scenario"]["delayed_cores"] == [3]
+    assert any(f"scenario file {file}" in note for note in late.report["notes"])
+    assert late.report["step"]["time_ps"] - plain.report["step"]["time_ps"] > 15_000_000
+    assert analysis.analyze(opened, scenario_file=file).from_cache
+    assert analysis.analyze(opened).report["step"] == plain.report["step"]
+    file.write_text('name = "one late"\n[cores.3]\ndelay_us = 5\n')
+    again = analysis.analyze(opened, scenario_file=file)
+    assert not again.from_cache
+    assert again.report["step"]["time_ps"] < late.report["step"]["time_ps"]
+    over = analysis.analyze(opened, scenario_file=file, scenario={"default": "0"})
+    assert over.report["scenario"]["name"] == "one late, changed by --set"
 
 
 @pytest.mark.parametrize("file", ["analysis.json", "timeline.parquet"])
