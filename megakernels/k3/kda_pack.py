@@ -26,7 +26,7 @@ def pack_in(plan: KdaPlan, p: Tensors, core: int) -> np.ndarray:
     """Tiles of q | k | v | gate | f_a | b, b padded with zero columns."""
     wide = [heads_of(p[f"{name}_proj.weight"], plan.cores, core) for name in "qkvg"]
     beta = heads_of(p["b_proj.weight"], plan.cores, core)
-    padding = np.zeros((LANES - beta.shape[0], beta.shape[1]), np.float32)
+    padding = np.zeros((LANES - beta.shape[0], beta.shape[1]), beta.dtype)
     return cut(plan.kda_in, np.concatenate([*wide, p["f_a_proj.weight"], beta, padding]).T)
 
 

@@ -42,12 +42,25 @@ def pack_query(plan: MlaPlan, p: Tensors, core: int) -> np.ndarray:
     return cut(plan.mla_query, np.concatenate([latent, shared]).reshape(-1, c.q_rank).T)
 
 
-def pack_expand(plan: MlaPlan, p: Tensors, core: int) -> tuple[np.ndarray, np.ndarray]:
-    """Key and value parts of kv_b of a core's heads: `[heads, 128, rank]` and `[heads, rank, 128]`."""
+def pack_to_keys(plan: MlaPlan, p: Tensors, core: int) -> np.ndarray:
+    """Key part of kv_b of a core's heads, `[heads, 128, rank]`."""
+    return _expand(plan, p, core)[:, : plan.config.nope_dim]
+
+
+def pack_to_values(plan: MlaPlan, p: Tensors, core: int) -> np.ndarray:
+    """Value part of kv_b of a core's heads, `[heads, rank, 128]`."""
+    return _expand(plan, p, core)[:, plan.config.nope_dim :].swapaxes(1, 2)
+
+
+def _expand(plan: MlaPlan, p: Tensors, core: int) -> np.ndarray:
     c = plan.config
     both = p["kv_b_proj.weight"].reshape(c.heads, c.nope_dim + c.value_dim, c.kv_rank)
-    own = heads_of(both, plan.cores, core)
-    return own[:, : c.nope_dim], own[:, c.nope_dim :].swapaxes(1, 2)
+    return heads_of(both, plan.cores, core)
+
+
+def pack_constants(plan: MlaPlan, p: Tensors, core: int) -> np.ndarray:
+    """A layer's constants row `[1, width]`: the norms of the two latents."""
+    return np.concatenate([p["q_a_layernorm.weight"], p["kv_a_layernorm.weight"]])[None]
 
 
 def pack_layers(plan: MlaPlan, layers: list[Tensors]) -> dict[str, np.ndarray]:
@@ -57,14 +70,10 @@ def pack_layers(plan: MlaPlan, layers: list[Tensors]) -> dict[str, np.ndarray]:
         plan: The sizes.
         layers: Per layer the tensors of `self_attn`, names relative to it, shapes as in the checkpoint.
     """
-
-    def constants(plan: MlaPlan, p: Tensors, core: int) -> np.ndarray:
-        return np.concatenate([p["q_a_layernorm.weight"], p["kv_a_layernorm.weight"]])[None]
-
     packers = {
-        "constants": constants,
-        "to_keys": lambda *args: pack_expand(*args)[0],
-        "to_values": lambda *args: pack_expand(*args)[1],
+        "constants": pack_constants,
+        "to_keys": pack_to_keys,
+        "to_values": pack_to_values,
         "mla_latent": pack_latent,
         "mla_side": pack_side,
         "mla_query": pack_query,
