@@ -178,6 +178,7 @@ def build(
         cycle_ps=machine.cycle_ps,
         hbm_rate=machine.parameters["hbm.bandwidth"].value if "hbm.bandwidth" in machine.parameters else None,
         operand_bytes=facts.operand_bytes,
+        parameters={name: parameter.value for name, parameter in machine.parameters.items()},
         vmem_used=facts.vmem_used,
         vmem_capacity=machine.peaks.vmem_bytes,
         facts=dict(capture.manifest)

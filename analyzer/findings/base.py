@@ -1,6 +1,6 @@
 """What a rule is, what it looks at, and what it hands back."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -72,6 +72,7 @@ class Context:
         core: the core that sets the step time. others: the other cores of the timeline.
         executed: int64[B], how often each bundle ran on that core. cycle_ps: length of a cycle.
         operand_bytes: HBM operand index -> (bytes read, bytes written) on that core.
+        parameters: values of the machine model by name, in SI units.
         facts: free facts of the capture (manifest `facts`, identical recompiles, VMEM figures).
         target: what the user pointed at, for commands in `verify`.
     """
@@ -91,6 +92,7 @@ class Context:
     operand_bytes: dict[int, tuple[int, int]] | None = None
     vmem_used: int | None = None
     vmem_capacity: int | None = None
+    parameters: Mapping[str, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     target: str = "CAPTURE"
 
@@ -108,7 +110,7 @@ class Context:
         """The compiled program with how often its bundles ran; None where either is unknown."""
         if not isinstance(self.program, FileProgram) or self.executed is None or not self.cycle_ps:
             return None
-        return Code(self.program, self.executed, self.cycle_ps, self.core)
+        return Code(self.program, self.executed, self.cycle_ps, self.core, self.parameters)
 
     @property
     def provenance(self) -> str:

@@ -1,8 +1,8 @@
 """The compiled program as rules see it: loops, what their bundles hold, and how long they run."""
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +13,7 @@ from analyzer.intervals import Intervals
 from analyzer.llo.occupancy import CAPACITY, COLUMNS, occupancy
 from analyzer.llo.program import Unit
 from analyzer.llo.reader import FileProgram
+from analyzer.simulate.issue import MxuUse
 from analyzer.timeline import Track
 from analyzer.view import CoreStep
 
@@ -26,7 +27,7 @@ class CodeLoop:
     """One loop, without the loops inside it.
 
     Attributes:
-        first, last: bundles of the whole loop. own: the bundles that belong to no inner loop.
+        first, last: bundles of the whole loop. latch: the branch back; what follows are its delay slots. own: the bundles that belong to no inner loop.
         iterations: how often its first bundle ran in the step.
         executed: bundles of `own` that ran. time_ps: cycles of those, stalls not counted.
         source: the source line most of its instructions come from, "" if unknown.
@@ -34,6 +35,7 @@ class CodeLoop:
 
     first: int
     last: int
+    latch: int
     own: NDArray[np.int64]
     iterations: int
     executed: int
@@ -43,12 +45,16 @@ class CodeLoop:
 
 @dataclass(frozen=True)
 class Code:
-    """A program with how often each of its bundles ran (int64[B]) on one core."""
+    """A program with how often each of its bundles ran (int64[B]) on one core.
+
+    parameters: values of the machine model by name; without them matrix units never stall.
+    """
 
     program: FileProgram
     executed: NDArray[np.int64]
     cycle_ps: float
     core: CoreStep
+    parameters: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def occupancy(self) -> NDArray[np.int16]:
@@ -92,6 +98,7 @@ class Code:
                     CodeLoop(
                         first=loop.start,
                         last=loop.end,
+                        latch=loop.latch,
                         own=own,
                         iterations=int(self.executed[loop.start]),
                         executed=executed,
@@ -103,8 +110,11 @@ class Code:
 
     def source_of(self, bundles: NDArray[np.int64]) -> str:
         """The source line most instructions of these bundles come from, "" if none has one."""
-        inside = np.isin(self.bundle_of, bundles)
-        sources = self.program.instruction_source[inside]
+        return self.source_of_instructions(np.isin(self.bundle_of, bundles))
+
+    def source_of_instructions(self, chosen: NDArray[np.bool_]) -> str:
+        """The source line most of the chosen instructions come from, "" if none has one."""
+        sources = self.program.instruction_source[chosen]
         counted = Counter(sources[sources >= 0].tolist())
         return str(self.program.sources[counted.most_common(1)[0][0]]) if counted else ""
 
@@ -166,6 +176,72 @@ class Code:
         """The least time a loop's own instructions take, were they packed perfectly into issue slots."""
         use = (self.occupancy[loop.own] * self.executed[loop.own][:, np.newaxis]).sum(axis=0) / self.capacity
         return round(float(use.max()) * self.cycle_ps)
+
+    @cached_property
+    def empty(self) -> NDArray[np.bool_]:
+        """Bundles without an instruction."""
+        return np.asarray(np.diff(self.program.bundle_first) == 0)
+
+    def of_loop(self, loop: CodeLoop) -> NDArray[np.bool_]:
+        """The loop's own bundles as a mask."""
+        mine = np.zeros(self.program.bundle_count, dtype=bool)
+        mine[loop.own] = True
+        return mine
+
+    def latch_slots(self, loop: CodeLoop) -> NDArray[np.bool_]:
+        """The branch back and its delay slots as a mask."""
+        mine = np.zeros(self.program.bundle_count, dtype=bool)
+        mine[loop.latch : loop.last + 1] = True
+        return mine
+
+    @cached_property
+    def matrix_use(self) -> MxuUse:
+        """What each bundle asks of the matrix units."""
+        return MxuUse(self.program)
+
+    def matrix_bundles(self, loop: CodeLoop) -> NDArray[np.int64]:
+        """The loop's own bundles that hold matrix instructions."""
+        return np.array([b for b in loop.own.tolist() if b in self.matrix_use.by_bundle], dtype=np.int64)
+
+    def matrix_cycles(self, loop: CodeLoop) -> float:
+        """Cycles per iteration for which the busiest matrix unit is held by the loop's own instructions."""
+        held = [0.0] * (self.matrix_use.mxus + 1)
+        push, product = self.parameters.get("mxu.push", 0.0), self.parameters.get("mxu.matmul", 0.0)
+        for bundle in self._usual(loop, None):
+            for mxu, weight in self.matrix_use.by_bundle.get(bundle, ()):
+                held[mxu] += weight * product if weight else push
+        return max(held)
+
+    def loop_cycles(self, loop: CodeLoop, without: NDArray[np.bool_] | None = None) -> float:
+        """Cycles of one iteration in the long run, stalls of the matrix units included.
+
+        Args:
+            loop: the loop; its own bundles that run in at least half of the iterations count.
+            without: bundles taken out.
+        """
+        bundles = self._usual(loop, without)
+        push, product = self.parameters.get("mxu.push", 0.0), self.parameters.get("mxu.matmul", 0.0)
+        held = [0.0] * (self.matrix_use.mxus + 1)
+        cycle, before = 0.0, 0.0
+        for _ in range(2):  # the second time with what the first left in the units
+            before = cycle
+            for bundle in bundles:
+                operations = self.matrix_use.by_bundle.get(bundle, ())
+                for mxu, _ in operations:
+                    cycle = max(cycle, held[mxu])
+                for mxu, weight in operations:
+                    held[mxu] = max(cycle, held[mxu]) + (weight * product if weight else push)
+                cycle += 1
+        return cycle - before
+
+    def _usual(self, loop: CodeLoop, without: NDArray[np.bool_] | None) -> list[int]:
+        usual = loop.own[self.executed[loop.own] * 2 >= loop.iterations]
+        return [int(b) for b in usual if without is None or not without[b]]
+
+    def gain_ps(self, loop: CodeLoop, without: NDArray[np.bool_]) -> int:
+        """What all iterations of a loop gain where bundles are gone; nothing where a matrix unit is awaited."""
+        gone = self.loop_cycles(loop) - self.loop_cycles(loop, without)
+        return round(max(gone, 0.0) * loop.iterations * self.cycle_ps)
 
     def column(self, name: str) -> NDArray[np.int16]:
         """One column of `occupancy` by name."""
