@@ -1,7 +1,6 @@
 """A Hugging Face checkpoint of the model, checked tensor by tensor before anything is read from it."""
 
 import functools
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from megakernels.common.checkpoint import DOWNLOAD, compare, file_sizes, read_config
 from megakernels.common.safetensors import CheckpointError, Entry, read_folder
 from megakernels.qwen.config import QwenConfig
 from megakernels.qwen.parameters import FP8_BLOCK, SCALE_SUFFIX, is_fp8, random_tensor, tensor_shapes
@@ -16,7 +16,6 @@ from megakernels.qwen.parameters import FP8_BLOCK, SCALE_SUFFIX, is_fp8, random_
 # Tensors of the same checkpoint that text decoding does not use: vision tower, multi-token prediction.
 UNUSED = ("model.visual.", "mtp.", "model.mtp.")
 MULTIMODAL = "model.language_model."
-DOWNLOAD = "Download the checkpoint again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +53,14 @@ def open_checkpoint(folder: Path) -> Source:
         CheckpointError: A file is missing or damaged, or tensors are missing, unknown, or of another shape or
             dtype than the config says; each is named.
     """
-    described = _described(folder)
+    described = read_config(folder)
     config = config_of(folder, described)
     fp8 = (described.get("quantization_config") or {}).get("quant_method") == "fp8"
     entries = {_text_name(name): entry for name, entry in read_folder(folder).items()}
     entries = {name: entry for name, entry in entries.items() if not name.startswith(UNUSED)}
     check(folder, config, fp8, entries)
-    files = sorted({entry.path for entry in entries.values()})
-    fingerprint = {"files": {path.name: path.stat().st_size for path in files}, "model": config.name}
+    fingerprint = {"files": file_sizes(entries.values()), "model": config.name}
     return Source(config, fp8, lambda name: entries[name].array(), fingerprint)
-
-
-def _described(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    if not path.exists():
-        raise CheckpointError(folder, "has no config.json", "Give the folder of a checkpoint.")
-    try:
-        described: dict[str, Any] = json.loads(path.read_text())
-    except ValueError:
-        raise CheckpointError(path, "not JSON", DOWNLOAD) from None
-    return described
 
 
 def config_of(folder: Path, described: Mapping[str, Any]) -> QwenConfig:
@@ -135,25 +122,4 @@ def check(folder: Path, config: QwenConfig, fp8: bool, entries: Mapping[str, Ent
             kinds[name] = ("F8_E4M3",)
             scales = tuple(-(-size // FP8_BLOCK) for size in shapes[name])
             shapes[name + SCALE_SUFFIX], kinds[name + SCALE_SUFFIX] = scales, ("BF16", "F32")
-    faults = {
-        "missing": sorted(set(shapes) - set(entries)),
-        "unknown": sorted(set(entries) - set(shapes)),
-        "of another shape": [
-            f"{name} {list(entries[name].shape)} instead of {list(shape)}"
-            for name, shape in shapes.items()
-            if name in entries and entries[name].shape != shape
-        ],
-        "of another dtype": [
-            f"{name} {entries[name].dtype}"
-            for name, allowed in kinds.items()
-            if name in entries and entries[name].dtype not in allowed
-        ],
-    }
-    if any(faults.values()):
-        said = "; ".join(f"{what}: {_some(names)}" for what, names in faults.items() if names)
-        raise CheckpointError(folder, f"its tensors are not those of its config.json: {said}", DOWNLOAD)
-
-
-def _some(names: list[str], at_most: int = 4) -> str:
-    rest = len(names) - at_most
-    return ", ".join(names[:at_most]) + (f" and {rest} more" if rest > 0 else "")
+    compare(folder, shapes, kinds, entries)

@@ -1,0 +1,220 @@
+"""Kernel operands on disk: written unit by unit, resumable, checksummed, and read back from there.
+
+The folder holds one file per operand and core (`core3.w_in.bin`, raw bytes in the operand's layout), files
+that are the same for all cores without the number, and `weights.json`. While it is being written it is called
+`<folder>.partial`, holds a journal of finished units with their checksums, and can be taken up again where it
+stopped. A unit is a piece of work like one operand of one layer; nothing larger is ever in memory.
+"""
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import ml_dtypes
+import numpy as np
+
+from megakernels.common.safetensors import CheckpointError
+
+SCHEMA_VERSION = 1
+NAME, JOURNAL, PLAN = "weights.json", "journal.jsonl", "plan.json"
+TOKENIZER = "tokenizer.json"
+
+# Told how far a conversion is: units done, units in all, the unit at hand.
+Progress = Callable[[int, int, str], None]
+# What every file of a folder holds: name -> shape and dtype.
+type FileShapes = Mapping[str, tuple[tuple[int, ...], Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One piece of work: file -> bytes from an offset. Bytes of one file come in order and without a gap."""
+
+    name: str
+    make: Callable[[], Iterator[tuple[str, int, np.ndarray]]]
+
+
+def convert(
+    folder: Path, described: dict[str, Any], files: FileShapes, units: Sequence[Unit], progress: Progress
+) -> dict[str, Any]:
+    """Write the files, or finish writing them; gives the manifest.
+
+    Args:
+        folder: Where to.
+        described: Of what the weights are, JSON values; work is taken up again only if it is the same.
+        files: All files.
+        units: All work.
+        progress: Told before each unit and at the end.
+
+    Raises:
+        CheckpointError: The folder is there already, or an unfinished one is of other weights.
+    """
+    if folder.exists():
+        raise CheckpointError(folder, "is there already", "Choose another folder or remove it.")
+    partial = folder.with_name(folder.name + ".partial")
+    done = _begin(partial, described, files)
+    for number, unit in enumerate(units):
+        progress(number, len(units), unit.name)
+        if unit.name not in done:
+            done[unit.name] = _write(partial, unit)
+    progress(len(units), len(units), "done")
+    manifest = {
+        "schema_version": SCHEMA_VERSION,
+        **described,
+        "files": {
+            name: {"shape": list(shape), "dtype": dtype.name, "bytes": math.prod(shape) * dtype.itemsize}
+            for name, (shape, dtype) in files.items()
+        },
+        "units": done,
+    }
+    (partial / NAME).write_text(json.dumps(manifest, indent=1) + "\n")
+    for name in (JOURNAL, PLAN):
+        (partial / name).unlink()
+    os.replace(partial, folder)
+    return manifest
+
+
+def _begin(partial: Path, described: dict[str, Any], files: FileShapes) -> dict[str, Any]:
+    """Make the folder's files, or find out what of them is finished: unit -> checksums."""
+    note = partial / PLAN
+    if note.exists():
+        if json.loads(note.read_text()) != json.loads(json.dumps(described)):
+            raise CheckpointError(
+                partial, "was begun with another checkpoint or layout", "Remove it to begin anew."
+            )
+        return _journal(partial)
+    size = sum(math.prod(shape) * dtype.itemsize for shape, dtype in files.values())
+    partial.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(partial).free
+    if free < size:
+        raise CheckpointError(
+            partial, f"needs {size / 1e9:.1f} GB and {free / 1e9:.1f} GB are free", "Choose another disk."
+        )
+    for name, (shape, dtype) in files.items():
+        with (partial / name).open("wb") as file:
+            file.truncate(math.prod(shape) * dtype.itemsize)
+    note.write_text(json.dumps(described))
+    return {}
+
+
+def _journal(partial: Path) -> dict[str, Any]:
+    done: dict[str, Any] = {}
+    path = partial / JOURNAL
+    text = path.read_text() if path.exists() else ""
+    if text and not text.endswith("\n"):
+        with path.open("a") as journal:  # so that a line that was cut off does not swallow the next
+            journal.write("\n")
+    for line in text.splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:  # a line that was cut off
+            continue
+        done[entry["unit"]] = entry["pieces"]
+    return done
+
+
+@dataclass(slots=True)
+class _Run:
+    """Bytes of one file that a unit has written so far."""
+
+    file: BinaryIO
+    offset: int
+    size: int
+    digest: Any
+
+
+def _write(partial: Path, unit: Unit) -> list[dict[str, Any]]:
+    """Write one unit and note it in the journal once its bytes are on disk."""
+    runs: dict[str, _Run] = {}
+    with ExitStack() as stack:
+        for name, offset, value in unit.make():
+            data = np.ascontiguousarray(value).view(np.uint8).reshape(-1)
+            if name not in runs:
+                file = stack.enter_context((partial / name).open("r+b"))
+                file.seek(offset)
+                runs[name] = _Run(file, offset, 0, hashlib.sha256())
+            run = runs[name]
+            if offset != run.offset + run.size:
+                raise AssertionError(f"{unit.name} leaves a gap in {name}")
+            run.file.write(data.data)
+            run.digest.update(data.data)
+            run.size += data.nbytes
+        for run in runs.values():
+            run.file.flush()
+            os.fsync(run.file.fileno())
+    pieces = [
+        {"file": name, "offset": run.offset, "bytes": run.size, "sha256": run.digest.hexdigest()}
+        for name, run in runs.items()
+    ]
+    with (partial / JOURNAL).open("a") as journal:
+        journal.write(json.dumps({"unit": unit.name, "pieces": pieces}) + "\n")
+    return pieces
+
+
+def read_manifest(folder: Path, kernel: str) -> dict[str, Any]:
+    """The manifest of a folder of weights.
+
+    Args:
+        folder: The folder.
+        kernel: Whose weights they should be, for the advice.
+
+    Raises:
+        CheckpointError: It is no such folder, or its files are not as long as the manifest says.
+    """
+    path = folder / NAME
+    if not path.exists():
+        raise CheckpointError(folder, f"has no {NAME}", f"Make it with `megascope weights {kernel}`.")
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text())
+        files = manifest["files"]
+    except (ValueError, KeyError):
+        raise CheckpointError(path, "not a manifest of weights", "Make the folder again.") from None
+    for name, about in files.items():
+        size = (folder / name).stat().st_size if (folder / name).exists() else None
+        if size != about["bytes"]:
+            said = "is missing" if size is None else f"has {size} of {about['bytes']} bytes"
+            raise CheckpointError(folder / name, said, "Make the folder again.")
+    return manifest
+
+
+def verify(folder: Path, manifest: Mapping[str, Any], progress: Progress) -> None:
+    """Compare every unit with its checksum.
+
+    Raises:
+        CheckpointError: One differs; it is named.
+    """
+    for number, (unit, pieces) in enumerate(manifest["units"].items()):
+        progress(number, len(manifest["units"]), unit)
+        for piece in pieces:
+            data = np.memmap(folder / piece["file"], np.uint8, "r", piece["offset"], (piece["bytes"],))
+            if hashlib.sha256(data.data).hexdigest() != piece["sha256"]:
+                raise CheckpointError(
+                    folder / piece["file"], f"{unit} differs from its checksum", "Make the folder again."
+                )
+
+
+def map_files(folder: Path, manifest: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The files' arrays by file name, mapped read-only."""
+    return {
+        name: np.memmap(folder / name, np.uint8, "r")
+        .view(named_dtype(about["dtype"]))
+        .reshape(about["shape"])
+        for name, about in manifest["files"].items()
+    }
+
+
+def named_dtype(name: str) -> np.dtype[Any]:
+    """A dtype by name, those of ml_dtypes included."""
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def copy_tokenizer(checkpoint: Path, folder: Path) -> None:
+    """Put the checkpoint's tokenizer beside the weights, if it has one."""
+    if (checkpoint / TOKENIZER).exists():
+        shutil.copyfile(checkpoint / TOKENIZER, folder / TOKENIZER)
