@@ -45,7 +45,7 @@ class Core:
         """The exchange of the layers of one parity; two used in turn need no further handshake."""
         v = self.vmem
         scratch = ExchangeScratch(v.mail.at[turn], v.mail_sent.at[turn], v.mail_arrived.at[turn])
-        return Exchange(AXIS, self.plan.cores, scratch)
+        return Exchange.over(AXIS, self.plan.cores, scratch)
 
     def constant(self, name: str, turn: Any) -> Any:
         """A small vector of the layer whose constants are in `turn`, `[1, width]` f32."""

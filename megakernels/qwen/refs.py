@@ -166,7 +166,7 @@ class Core:
 
     def exchange(self, scratch: ExchangeScratch) -> Exchange:
         """An exchange with the other cores over its scratch."""
-        return Exchange(AXIS, self.plan.cores, scratch)
+        return Exchange.over(AXIS, self.plan.cores, scratch)
 
     def constant(self, name: str, slot: Any) -> Any:
         """A small vector of the layer whose constants are in `slot`, `[1, width]` f32."""
