@@ -1,12 +1,8 @@
 """What a report may expect of a compiled step: sizes, bytes, trips, names. JSON values."""
 
-import math
-from collections.abc import Iterator
 from typing import Any
 
-import jax.numpy as jnp
-from jax.experimental.pallas import tpu as pltpu
-
+from megakernels.common.vmem import scratch_bytes
 from megakernels.qwen.plan import BF16_BYTES, F32_BYTES, ROWS, VMEM_BYTES, WINDOW, Plan
 from megakernels.qwen.refs import AXIS, operand_names, staging
 
@@ -35,28 +31,8 @@ SCENARIO_POSITION, SCENARIO_SPACING = 500, 5
 
 
 def vmem_bytes(plan: Plan) -> dict[str, int]:
-    """Bytes of every VMEM array a core keeps, as the hardware tiles them: name -> bytes."""
-    return {name: _tiled_bytes(ref) for name, ref in _arrays(staging(plan)) if ref.memory_space == pltpu.VMEM}
-
-
-def _arrays(scratch: Any) -> Iterator[tuple[str, Any]]:
-    for name, value in scratch._asdict().items():
-        if value is None:
-            continue
-        if hasattr(value, "_asdict"):
-            yield from ((f"{name}.{below}", ref) for below, ref in _arrays(value))
-        elif hasattr(value, "memory_space"):
-            yield name, value
-
-
-def _tiled_bytes(ref: Any) -> int:
-    """Size with the last two axes padded to memory tiles; few rows take a tile of as many (1, 2, 4, 8)."""
-    *outer, rows, lanes = ref.shape
-    size = jnp.dtype(ref.dtype).itemsize
-    packed = 4 // size
-    tile = min(8 * packed, max(packed, 1 << (rows - 1).bit_length()))
-    padded = -(-rows // tile) * tile * (-(-lanes // 128) * 128)
-    return math.prod(outer) * padded * size
+    """Bytes of every VMEM array a core keeps: name -> bytes."""
+    return scratch_bytes(staging(plan))
 
 
 def facts(plan: Plan, level: str) -> dict[str, Any]:
