@@ -1,17 +1,24 @@
-"""The routed experts of K3's layers as one grid-less Pallas call: routing weights in, partial sums out.
+"""The routed experts of K3's layers: routing weights and rows in, a rank's partial sums out.
 
 A rank holds a slice of the width of the experts of its group (expert and tensor parallel). The router's
 weights tell which of them are visited, and by which rows; those, and only those, are read, in their published
 4 bits. While one expert is multiplied the next ones arrive in the other slots.
 
-Every row takes part in every visited expert, with weight 0 where it was not sent there: a product of 8 rows
-costs hardly more than one of 1, gathering rows would cost moves.
+The work is a list of pairs (expert, row), ordered by expert: few experts are visited by more than one row,
+and the product of one row's 8 groups (see fp4.py) is as small as the MXU can make it. An expert is read once
+for all its pairs.
 
-The latent goes in and partial sums of the latent come out. What surrounds this in a layer, the projections to
-and from the latent and the sum over ranks, is not part of it.
+The latent goes in and partial sums of the latent come out. A layer calls, in this order,
+
+    choose       as soon as the routing weights are in `vmem.routing`
+    start_loads  right after it: the first experts are on their way
+    spread_rows  when the latent is there
+    run          leaves the sums in `vmem.total`
+
+What surrounds this in a layer, the projections to and from the latent and the sum over ranks, is not part
+of it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -23,13 +30,14 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from megakernels.common.gemv import LANES, MXU_COLUMNS
-from megakernels.hooks import layer, phase, tag
+from megakernels.hooks import tag
 from megakernels.k3 import fp4
 from megakernels.k3.config import F32_BYTES, K3Config
+from megakernels.k3.mixer import AXIS
 from megakernels.k3.plan import ROWS, round_up
 
-NOBODY = 1e9  # above any expert's number
-PHASES = ("enter", "rows_in", "choose", "experts", "out", "leave")
+NOBODY = 1e9  # above any key
+ROW_BITS = 3  # of a key: 8 * expert + row
 
 
 @dataclass(frozen=True)
@@ -86,8 +94,13 @@ class ExpertPlan:
 
     @property
     def lanes(self) -> int:
-        """Width of a row of routing weights."""
-        return round_up(self.experts, LANES)
+        """Width of a row of routing weights: all experts of the model."""
+        return round_up(self.config.experts, LANES)
+
+    @property
+    def pairs(self) -> int:
+        """The most (expert, row) pairs that a rank can have."""
+        return self.rows * min(self.config.active_experts, self.experts)
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, int]]:
@@ -106,12 +119,10 @@ class ExpertPlan:
         return sum(rows * columns * F32_BYTES for rows, columns in self.shapes.values())
 
 
-class Operands(NamedTuple):
-    """Refs in the order the call takes them; each core's share, without the core axis."""
+class ExpertWeights(NamedTuple):
+    """Refs of a rank's experts in HBM, int32 `[layers, experts of the rank, ...]`; see ExpertPlan.shapes."""
 
-    routing: Any  # f32 [layers, 8, lanes]: weight of each of this rank's experts, 0 where a row is not sent
-    rows: Any  # bf16 [layers, 8, latent]; without core axis always: the same on all
-    up: Any  # int32 [layers, experts, ...]: see ExpertPlan.shapes
+    up: Any
     up_scale: Any
     down: Any
     down_scale: Any
@@ -120,161 +131,192 @@ class Operands(NamedTuple):
 class Staging(NamedTuple):
     """What a core keeps on chip, and its semaphores."""
 
-    routing: Any  # f32 [8, lanes]
-    rows: Any  # bf16 [8, latent]
-    spread: Any  # bf16 [latent / 256, 8 * rows, 256]: see fp4.spread_groups
-    inner: Any  # f32 [8, width]: an expert's activations, bfloat16 values
+    routing: Any  # f32 [8, lanes]: weights of all experts of the model, 0 where a row is not sent
+    keys: Any  # f32 [8, lanes]: key of each pair of this rank, NOBODY elsewhere
+    spread: Any  # bf16 [rows, latent / 256, 8, 256]: see fp4.spread_groups
     total: Any  # f32 [8, latent]
     up: Any  # int32 [slots, ...]
     up_scale: Any
     down: Any
     down_scale: Any
-    chosen: Any  # SMEM i32 [experts]: the visited experts, ascending
+    pairs: Any  # SMEM i32 [pairs + 1]: 8 * expert of the rank + row, ascending
+    experts: Any  # SMEM i32 [pairs + 1]: the different experts of the pairs
+    counts: Any  # SMEM i32 [2]: of pairs, of different experts
     full: Any  # DMA semaphores [slots]
-    moved: Any  # DMA semaphore
 
 
 def staging(plan: ExpertPlan) -> Staging:
-    """The scratch the call asks for."""
+    """The scratch the experts ask for."""
     p, latent = plan, plan.config.latent
     slots = {n: pltpu.VMEM((p.slots, *shape), jnp.int32) for n, shape in p.shapes.items()}
     return Staging(
         routing=pltpu.VMEM((ROWS, p.lanes), jnp.float32),
-        rows=pltpu.VMEM((ROWS, latent), jnp.bfloat16),
-        spread=pltpu.VMEM((latent // fp4.BLOCK, fp4.GROUPS * p.rows, fp4.BLOCK), jnp.bfloat16),
-        inner=pltpu.VMEM((ROWS, p.width), jnp.float32),
+        keys=pltpu.VMEM((ROWS, p.lanes), jnp.float32),
+        spread=pltpu.VMEM((p.rows, latent // fp4.BLOCK, fp4.GROUPS, fp4.BLOCK), jnp.bfloat16),
         total=pltpu.VMEM((ROWS, latent), jnp.float32),
         **slots,
-        chosen=pltpu.SMEM((p.experts,), jnp.int32),
+        pairs=pltpu.SMEM((p.pairs + 1,), jnp.int32),
+        experts=pltpu.SMEM((p.pairs + 1,), jnp.int32),
+        counts=pltpu.SMEM((2,), jnp.int32),
         full=pltpu.SemaphoreType.DMA((p.slots,)),
-        moved=pltpu.SemaphoreType.DMA,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Core:
+class ExpertCore:
     """One core's view."""
 
     plan: ExpertPlan
-    hbm: Operands
-    out: Any  # f32 [layers, 8, latent]
+    hbm: ExpertWeights
     vmem: Staging
 
 
-def experts_kernel(plan: ExpertPlan) -> Callable[..., None]:
-    """The kernel for `plan`: refs of Operands, the output, then a Staging."""
-
-    def kernel(*refs: Any) -> None:
-        routing, rows, *arrays, out, vmem = refs
-        hbm = Operands(routing.at[0], rows, *(ref.at[0] for ref in arrays))
-        core = Core(plan, hbm, out.at[0], vmem)
-        lax.fori_loop(0, plan.layers, lambda index, _: one_layer(core, index), None)
-
-    return kernel
+def first_of_group(plan: ExpertPlan) -> jax.Array:
+    """Number in the model of this rank's first expert, int32."""
+    return lax.axis_index(AXIS) // plan.width_ranks * plan.experts
 
 
-def one_layer(core: Core, index: jax.Array) -> None:
-    """`out[index]` = this rank's share of the weighted sum over the experts that the rows visit."""
-    p, hbm, v = core.plan, core.hbm, core.vmem
-    with layer(index):
-        with phase("rows_in"):
-            copies = [
-                tag(pltpu.make_async_copy(hbm.routing.at[index], v.routing, v.moved), "routing"),
-                tag(pltpu.make_async_copy(hbm.rows.at[index], v.rows, v.moved), "rows"),
-            ]
-            for copy in copies:
-                copy.start()
-            for copy in copies:
-                copy.wait()
-        with phase("choose"):
-            count = choose(core)
-            for slot in range(p.slots):
-                pl.when(slot < count)(lambda slot=slot: load(core, index, slot, slot))
-            for block in range(v.spread.shape[0]):
-                columns = slice(block * fp4.BLOCK, (block + 1) * fp4.BLOCK)
-                v.spread[block] = fp4.spread_groups(v.rows[: p.rows, columns])
-            v.total[...] = jnp.zeros_like(v.total)
-        with phase("experts"):
-            lax.fori_loop(0, count, lambda at, slot: one_expert(core, index, at, count, slot), jnp.int32(0))
-        with phase("out"):
-            out = tag(pltpu.make_async_copy(v.total, core.out.at[index], v.moved), "out")
-            out.start()
-            out.wait()
+def choose(core: ExpertCore, first: Any) -> jax.Array:
+    """List the pairs of the experts `first` to `first + experts - 1`; how many there are, int32.
 
-
-def choose(core: Core) -> jax.Array:
-    """List the experts that any row visits, ascending; how many there are, int32."""
+    Args:
+        core: The core; reads `vmem.routing`.
+        first: int32, number in the model of the rank's first expert.
+    """
     p, v = core.plan, core.vmem
-    visited = jnp.max(v.routing[: p.rows], axis=0, keepdims=True) > 0
-    lane = lax.broadcasted_iota(jnp.int32, (1, p.lanes), 1).astype(jnp.float32)
-    count = visited_count(visited)
+    shape = (ROWS, p.lanes)
+    lane = lax.broadcasted_iota(jnp.int32, shape, 1) - first
+    row = lax.broadcasted_iota(jnp.int32, shape, 0)
+    own = (lane >= 0) & (lane < p.experts) & (row < p.rows) & (v.routing[...] > 0)
+    v.keys[...] = jnp.where(own, (lane * ROWS + row).astype(jnp.float32), NOBODY)
+    count = pair_count(v.keys[...])
 
-    def put(at: Any, before: jax.Array) -> jax.Array:
-        following = next_expert(visited, lane, before)
-        v.chosen[at] = following.astype(jnp.int32)
-        return following
+    def put(at: Any, before: tuple[Any, Any]) -> tuple[Any, Any]:
+        key, experts = before
+        following = next_pair(v.keys[...], key.astype(jnp.float32)).astype(jnp.int32)
+        v.pairs[at] = following
+        # An expert met before takes its own place in the list again.
+        experts = experts + (following >> ROW_BITS != key >> ROW_BITS).astype(jnp.int32)
+        v.experts[experts - 1] = following >> ROW_BITS
+        return following, experts
 
-    lax.fori_loop(0, count, put, jnp.float32(-1))
+    _, experts = lax.fori_loop(0, count, put, (jnp.int32(-1), jnp.int32(0)))
+    v.pairs[count] = -1  # of another expert than the last
+    v.counts[0], v.counts[1] = count, experts
     return count
 
 
-def visited_count(visited: jax.Array) -> jax.Array:
-    """How many experts are visited: a vector-to-scalar value that data decides."""
-    return jnp.sum(jnp.where(visited, 1.0, 0.0)).astype(jnp.int32)
+def pair_count(keys: jax.Array) -> jax.Array:
+    """How many pairs there are: a vector-to-scalar value that data decides."""
+    return jnp.sum(jnp.where(keys < NOBODY, 1.0, 0.0)).astype(jnp.int32)
 
 
-def next_expert(visited: jax.Array, lane: jax.Array, before: jax.Array) -> jax.Array:
-    """The first visited expert after `before`, float32: a vector-to-scalar value that data decides."""
-    return jnp.min(jnp.where(visited & (lane > before), lane, NOBODY))
+def next_pair(keys: jax.Array, before: jax.Array) -> jax.Array:
+    """The smallest key above `before`, float32: a vector-to-scalar value that data decides."""
+    return jnp.min(jnp.where(keys > before, keys, NOBODY))
 
 
-def load(core: Core, index: Any, at: Any, slot: Any) -> None:
-    """Request the expert that stands `at` in the list."""
-    for name, copy in expert_copies(core, index, core.vmem.chosen[at], slot):
+def start_loads(core: ExpertCore, index: Any) -> None:
+    """Request the first experts of layer `index`, one for each slot."""
+    for slot in range(core.plan.slots):
+        pl.when(slot < core.vmem.counts[1])(lambda slot=slot: load(core, index, slot, slot))
+
+
+def load(core: ExpertCore, index: Any, number: Any, slot: Any) -> None:
+    """Request the expert that stands at `number` in the list of experts."""
+    for name, copy in expert_copies(core, index, core.vmem.experts[number], slot):
         tag(copy, name).start()
 
 
-def expert_copies(core: Core, index: Any, expert: Any, slot: Any) -> list[tuple[str, Any]]:
+def expert_copies(core: ExpertCore, index: Any, expert: Any, slot: Any) -> list[tuple[str, Any]]:
     """The copies that bring an expert into a slot."""
     hbm, v = core.hbm, core.vmem
     pairs = [(n, getattr(hbm, n).at[index, expert], getattr(v, n).at[slot]) for n in core.plan.shapes]
     return [(f"expert_{n}", pltpu.make_async_copy(s, d, v.full.at[slot])) for n, s, d in pairs]
 
 
-def one_expert(core: Core, index: Any, at: Any, count: Any, slot: Any) -> Any:
-    """Add an expert's share; then its slot is free for the expert that is `slots` further on."""
+def spread_rows(core: ExpertCore, rows: Any) -> None:
+    """Lay out the rows, bf16 `[8, latent]` (value or ref), as the products take them."""
     p, v = core.plan, core.vmem
-    for _, copy in expert_copies(core, index, 0, slot):
-        copy.wait()
-    gate_up(core, slot)
-    down(core, slot, v.chosen[at])
-    following = at + p.slots
-    pl.when(following < count)(lambda: load(core, index, following, slot))
-    return jnp.where(slot == p.slots - 1, 0, slot + 1)
+    for block in range(p.config.latent // fp4.BLOCK):
+        columns = slice(block * fp4.BLOCK, (block + 1) * fp4.BLOCK)
+        spread = fp4.spread_groups(rows[: p.rows, columns])
+        for row in range(p.rows):
+            v.spread[row, block] = spread[row * fp4.GROUPS : (row + 1) * fp4.GROUPS]
 
 
-def gate_up(core: Core, slot: Any) -> None:
-    """`inner` = SiTU of gate and up, rounded as the model does."""
+class Place(NamedTuple):
+    """Where `run` stands, int32."""
+
+    number: Any  # of the expert in the list of experts
+    slot: Any  # where it is
+    loaded: Any  # experts requested so far
+    fill: Any  # slot of the next request
+
+
+def run(core: ExpertCore, index: Any) -> None:
+    """`total` = this rank's share of layer `index`: the weighted sum over the experts that the rows visit."""
+    v = core.vmem
+    v.total[...] = jnp.zeros_like(v.total)
+    loaded = jnp.minimum(v.counts[1], core.plan.slots)
+    start = Place(jnp.int32(0), jnp.int32(0), loaded, jnp.int32(0))
+    lax.fori_loop(0, v.counts[0], lambda at, place: one_pair(core, index, at, place), start)
+
+
+def one_pair(core: ExpertCore, index: Any, at: Any, place: Place) -> Place:
+    """Add a pair's share; after an expert's last pair its slot is free for the next expert."""
+    p, v = core.plan, core.vmem
+    key = v.pairs[at]
+    begins = (at == 0) | (v.pairs[jnp.maximum(at - 1, 0)] >> ROW_BITS != key >> ROW_BITS)
+
+    @pl.when(begins)
+    def _() -> None:
+        for _, copy in expert_copies(core, index, 0, place.slot):
+            copy.wait()
+
+    row = key & (ROWS - 1)
+    inner = gate_up(core, place.slot, row)
+    down(core, place.slot, key, row, inner)
+    ends = (v.pairs[at + 1] >> ROW_BITS != key >> ROW_BITS).astype(jnp.int32)
+    more = (place.loaded < v.counts[1]) & (place.loaded < place.number + ends + p.slots)
+    pl.when(more)(lambda: load(core, index, place.loaded, place.fill))
+    return Place(
+        place.number + ends,
+        following(place.slot, ends, p.slots),
+        place.loaded + more.astype(jnp.int32),
+        following(place.fill, more.astype(jnp.int32), p.slots),
+    )
+
+
+def following(slot: Any, steps: Any, slots: int) -> Any:
+    """The slot 0 or 1 steps further on."""
+    return jnp.where(slot + steps == slots, 0, slot + steps)
+
+
+def gate_up(core: ExpertCore, slot: Any, row: Any) -> list[jax.Array]:
+    """SiTU of gate and up of a row, rounded as the model does: bf16 `[1, 128]` per 128 columns."""
     p, c, v = core.plan, core.plan.config, core.vmem
+    inner = []
     for turn in range(p.width // LANES):
         columns = slice(turn * MXU_COLUMNS, (turn + 1) * MXU_COLUMNS)
-        both = fp4.product(v.spread.__getitem__, v.up.at[slot], v.up_scale.at[slot], columns)
+        both = fp4.product(lambda block: v.spread[row, block], v.up.at[slot], v.up_scale.at[slot], columns)
         both = both.astype(jnp.bfloat16).astype(jnp.float32)
         gate, up = both[:, :LANES], both[:, LANES:]
         activated = c.gate_cap * jnp.tanh(gate * (1 / c.gate_cap)) * jax.nn.sigmoid(gate)
         activated = activated * c.up_cap * jnp.tanh(up * (1 / c.up_cap))
-        here = slice(turn * LANES, (turn + 1) * LANES)
-        v.inner[: p.rows, here] = activated.astype(jnp.bfloat16).astype(jnp.float32)
+        inner.append(activated.astype(jnp.bfloat16))
+    return inner
 
 
-def down(core: Core, slot: Any, expert: Any) -> None:
-    """`total += weight * down(inner)`."""
+def down(core: ExpertCore, slot: Any, key: Any, row: Any, inner: list[jax.Array]) -> None:
+    """`total[row] += weight * down(inner)`."""
     p, v = core.plan, core.vmem
+    lines = jnp.concatenate(inner, axis=1)
     blocks = [slice(first, first + fp4.BLOCK) for first in range(0, p.width, fp4.BLOCK)]
-    spread = [fp4.spread_groups(v.inner[: p.rows, block].astype(jnp.bfloat16)) for block in blocks]
-    lane = lax.broadcasted_iota(jnp.int32, (p.rows, p.lanes), 1)
-    weight = jnp.sum(jnp.where(lane == expert, v.routing[: p.rows], 0.0), axis=-1, keepdims=True)
+    spread = [fp4.spread_groups(lines[:, block]) for block in blocks]
+    own = jnp.where(v.keys[...] == key.astype(jnp.float32), v.routing[...], 0.0)
+    weight = jnp.sum(own, axis=(0, 1), keepdims=True)
     for first in range(0, p.config.latent, MXU_COLUMNS):
         columns = slice(first, first + MXU_COLUMNS)
         share = fp4.product(spread.__getitem__, v.down.at[slot], v.down_scale.at[slot], columns)
-        v.total[: p.rows, columns] += weight * share
+        v.total[pl.ds(row, 1), columns] += weight * share

@@ -14,11 +14,12 @@ from megakernels.build import KernelBuild
 from megakernels.common.gemv import LANES
 from megakernels.hooks import Level, instrument
 from megakernels.k3 import fp4
-from megakernels.k3.experts import ExpertPlan, Operands, experts_kernel, staging
+from megakernels.k3.experts import ExpertPlan
+from megakernels.k3.experts_stack import REPLICATED, Operands, experts_kernel, stack_staging
+from megakernels.k3.mixer import AXIS
 from megakernels.k3.mxfp4 import unpack
 from megakernels.k3.plan import ROWS
 
-AXIS = "core"
 VMEM_BYTES = 64 << 20
 NAME = "k3_experts"
 
@@ -30,7 +31,7 @@ def operand_shapes(plan: ExpertPlan) -> Operands:
     p, lead = plan, (plan.cores, plan.layers)
     arrays = {n: jax.ShapeDtypeStruct((*lead, p.experts, *s), jnp.int32) for n, s in p.shapes.items()}
     return Operands(
-        routing=jax.ShapeDtypeStruct((*lead, ROWS, p.lanes), jnp.float32),
+        routing=jax.ShapeDtypeStruct((p.layers, ROWS, p.lanes), jnp.float32),
         rows=jax.ShapeDtypeStruct((p.layers, ROWS, p.config.latent), jnp.bfloat16),
         **arrays,
     )
@@ -45,7 +46,7 @@ def build_experts(plan: ExpertPlan, *, level: Level = "regions", interpret: Any 
         out_shape=jax.ShapeDtypeStruct((1, p.layers, ROWS, p.config.latent), jnp.float32),
         in_specs=[in_hbm] * len(operands),
         out_specs=in_hbm,
-        scratch_shapes=(staging(p),),
+        scratch_shapes=(stack_staging(p),),
         compiler_params=pltpu.CompilerParams(vmem_limit_bytes=VMEM_BYTES, disable_bounds_checks=True),
         interpret=interpret,
         name=NAME,
@@ -60,7 +61,7 @@ def build_experts(plan: ExpertPlan, *, level: Level = "regions", interpret: Any 
         name=NAME,
         function=instrument(on_one_core, level),
         arguments=tuple(operands),
-        in_specs=tuple(PartitionSpec() if n == "rows" else split for n in Operands._fields),
+        in_specs=tuple(PartitionSpec() if n in REPLICATED else split for n in Operands._fields),
         out_specs=split,
         mesh_axes={AXIS: p.cores},
         facts={
@@ -121,15 +122,13 @@ def pack_experts(plan: ExpertPlan, layers: list[list[Tensors]]) -> dict[str, np.
 
 
 def routing_rows(plan: ExpertPlan, chosen: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Routing weights as the kernel takes them, `[cores, layers, 8, lanes]` float32.
+    """Routing weights as the kernel takes them, `[layers, 8, lanes]` float32.
 
     Args:
         plan: The sizes.
         chosen: int32 `[layers, rows, active experts]`.
         weights: float32, the same shape.
     """
-    whole = np.zeros((plan.layers, ROWS, plan.config.experts), np.float32)
+    whole = np.zeros((plan.layers, ROWS, plan.lanes), np.float32)
     np.put_along_axis(whole[:, : plan.rows], chosen, weights, axis=-1)
-    by_group = np.split(whole, plan.groups, axis=-1)
-    per_core = [by_group[core // plan.width_ranks] for core in range(plan.cores)]
-    return np.pad(np.stack(per_core), ((0, 0), (0, 0), (0, 0), (0, plan.lanes - plan.experts)))
+    return whole

@@ -74,6 +74,21 @@ class Routing:
             for ids in self.distinct()
         ]
 
+    def pairs(self, groups: int) -> list[list[list[tuple[int, int]]]]:
+        """Which experts of each layer and group of cores meet which rows: `[layers][groups][any]`, ascending.
+
+        A pair is the expert, counted from the first of its group, and the row.
+
+        Raises:
+            ValueError: The experts do not split evenly.
+        """
+        share = self.experts // groups
+        found = []
+        for layer, distinct in zip(self.chosen, self.by_group(groups), strict=True):
+            rows = {expert: np.nonzero((layer == expert).any(-1))[0].tolist() for expert in np.unique(layer)}
+            found.append([[(e % share, row) for e in group for row in rows[e]] for group in distinct])
+        return found
+
     def busiest(self, groups: int) -> list[int]:
         """Per layer, how many experts the group with the most has to read: what sets the layer's pace."""
         return [max(len(group) for group in layer) for layer in self.by_group(groups)]

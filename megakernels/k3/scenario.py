@@ -1,7 +1,7 @@
 """A routing as a scenario for the simulator: what the experts' kernel takes from vectors to scalars.
 
-The kernel pops two things, each at a line of its own: how many of its experts are visited, and which, one
-after the other. Both are float32 there, so the scenario gives their bits.
+The kernel pops two things, each at a line of its own: how many pairs of an expert of the rank and a row there
+are, and the pairs, one after the other, as 8 * expert + row, experts counted from the rank's first.
 """
 
 import inspect
@@ -10,9 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from megakernels.k3.experts import ExpertPlan, next_expert, visited_count
+from megakernels.k3.experts import ROW_BITS, ExpertPlan, next_pair, pair_count
 from megakernels.k3.routing import Routing
 
 
@@ -22,13 +20,16 @@ def place_of(function: Callable[..., Any]) -> str:
     return f"{Path(inspect.getfile(function)).name}:{first + len(lines) - 1}"
 
 
-def float_bits(values: list[int]) -> list[int]:
-    """The bits of float32 numbers, as int32."""
-    return np.asarray(values, np.float32).view(np.int32).tolist()
+def group_pops(plan: ExpertPlan, layers: list[list[tuple[int, int]]]) -> dict[str, list[int]]:
+    """The values popped at each place by a rank that has these pairs of expert and row, layer after layer."""
+    return {
+        place_of(pair_count): [len(pairs) for pairs in layers],
+        place_of(next_pair): [row + (expert << ROW_BITS) for pairs in layers for expert, row in pairs],
+    }
 
 
-def experts_pops(plan: ExpertPlan, routing: Routing) -> list[dict[str, list[int]]]:
-    """Per core the values popped at each place, layer after layer.
+def check_routing(plan: ExpertPlan, routing: Routing) -> None:
+    """Refuse a routing that is not one of the plan.
 
     Raises:
         ValueError: The routing is of another model, or has fewer layers than the plan.
@@ -38,14 +39,31 @@ def experts_pops(plan: ExpertPlan, routing: Routing) -> list[dict[str, list[int]
             f"a routing of {routing.chosen.shape[0]} layers with {routing.experts} experts does not fit "
             f"{plan.layers} layers with {plan.config.experts}"
         )
-    pops = []
-    for core in range(plan.cores):
-        group = core // plan.width_ranks
-        visited = [layer[group] for layer in routing.by_group(plan.groups)[: plan.layers]]
-        own = [expert - group * plan.experts for layer in visited for expert in layer]
-        counts = [len(layer) for layer in visited]
-        pops.append({place_of(visited_count): float_bits(counts), place_of(next_expert): float_bits(own)})
-    return pops
+
+
+def experts_pops(plan: ExpertPlan, routing: Routing) -> list[dict[str, list[int]]]:
+    """Per core the values popped at each place, layer after layer.
+
+    Raises:
+        ValueError: The routing does not fit the plan.
+    """
+    check_routing(plan, routing)
+    layers = routing.pairs(plan.groups)[: plan.layers]
+    by_group = [group_pops(plan, [layer[group] for layer in layers]) for group in range(plan.groups)]
+    return [by_group[core // plan.width_ranks] for core in range(plan.cores)]
+
+
+def busiest_pops(plan: ExpertPlan, routing: Routing) -> dict[str, list[int]]:
+    """The values popped at each place, in every layer those of the group with the most experts to read.
+
+    Of groups with as many experts, the one with the most pairs.
+
+    Raises:
+        ValueError: The routing does not fit the plan.
+    """
+    check_routing(plan, routing)
+    layers = routing.pairs(plan.groups)[: plan.layers]
+    return group_pops(plan, [max(layer, key=lambda g: (len({e for e, _ in g}), len(g))) for layer in layers])
 
 
 def experts_scenario(plan: ExpertPlan, routing: Routing) -> str:

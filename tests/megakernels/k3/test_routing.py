@@ -39,6 +39,7 @@ def test_groups_of_cores() -> None:
     routing = Routing("m", 12, 1, "by hand", chosen)
     assert [ids.tolist() for ids in routing.distinct()] == [[0, 3, 5, 6, 7], [8, 9, 10, 11]]
     assert routing.by_group(3) == [[[0, 3], [5, 6, 7], []], [[], [], [8, 9, 10, 11]]]
+    assert routing.pairs(3)[0] == [[(0, 0), (3, 0)], [(1, 0), (1, 1), (2, 1), (3, 1)], []]
     assert routing.busiest(3) == [3, 4]
     with pytest.raises(ValueError, match="5 groups"):
         routing.by_group(5)
@@ -94,13 +95,11 @@ def test_a_scenario_gives_every_core_its_own_experts() -> None:
     config = dataclasses.replace(TINY, latent=256, expert_width=512)
     plan = ExpertPlan(config, layers=2, groups=3, width_ranks=2, rows=2)
     places = tomllib.loads(experts_scenario(plan, routing))["cores"]
-    values = [
-        [np.asarray(v, np.int32).view(np.float32).tolist() for v in c["pops"].values()]
-        for c in places.values()
-    ]
-    assert values[0] == values[1] == [[2, 0], [0, 3]]
-    assert values[2] == values[3] == [[3, 0], [1, 2, 3]]
-    assert values[5] == [[0, 4], [0, 1, 2, 3]]
+    values = [list(core["pops"].values()) for core in places.values()]
+    assert values[0] == values[1] == [[2, 0], [0, 24]]
+    # Expert 5 of row 0 and of row 1, then 6 and 7 of row 1.
+    assert values[2] == values[3] == [[4, 0], [8, 9, 17, 25]]
+    assert values[5] == [[0, 6], [1, 8, 16, 17, 24, 25]]
     source = Path(experts.__file__).read_text().splitlines()
     lines = [source[int(place.rpartition(":")[2]) - 1] for place in places["0"]["pops"]]
     assert "jnp.sum" in lines[0]
