@@ -22,7 +22,7 @@ from megakernels.common.gemv import LANES
 from megakernels.common.ring import Ring
 from megakernels.hooks import layer, phase, tag
 from megakernels.k3.plan import Matrix
-from megakernels.k3.stream import Section, Stream, WeightStream
+from megakernels.k3.stream import Stream, WeightStream, stack_stream
 
 AXIS = "core"
 
@@ -102,8 +102,7 @@ def mixer_kernel(plan: Any, mixer: Mixer, operands: type, state: type) -> Callab
         states = (len(arrays) - inputs - 1) // 2
         hbm = operands(*arrays[:first], *(ref.at[0] for ref in arrays[first:inputs]))
         out, *after = (ref.at[0] for ref in arrays[inputs + states :])
-        sections = tuple(Section(m, getattr(hbm, m.name)) for m in plan.matrices)
-        weights = WeightStream(plan.layers, sections, Ring(vmem.ring))
+        weights = stack_stream(plan.layers, plan.matrices, hbm, Ring(vmem.ring))
         core = Core(plan, hbm, out, state(*after), vmem, weights)
         stream = enter(core, mixer)
         lax.fori_loop(0, plan.layers, lambda index, stream: one_layer(core, mixer, index, stream), stream)
@@ -116,7 +115,7 @@ def enter(core: Core, mixer: Mixer) -> Stream:
     """Request what the first layer needs; meet the other cores."""
     with phase("enter"):
         EntryBarrier(AXIS, core.plan.cores).signal()
-        load_small(core, mixer, 0, 0)
+        load_small(core, ("rows", *mixer.small), 0, 0)
         mixer.begin(core)
         stream = core.weights.start()
         core.vmem.attended[...] = jnp.zeros_like(core.vmem.attended)
@@ -130,9 +129,7 @@ def one_layer(core: Core, mixer: Mixer, index: jax.Array, stream: Stream) -> Str
     turn = lax.rem(index, 2)
     with layer(index):
         with phase("rows_in"):
-            for _, copy in small_copies(core, mixer, 0, turn):
-                copy.wait()
-            pl.when(index + 1 < p.layers)(lambda: load_small(core, mixer, index + 1, 1 - turn))
+            next_small(core, ("rows", *mixer.small), index, turn)
         stream = mixer.run(core, index, turn, stream)
         exchange = core.exchange(turn)
         with phase("out_proj"):
@@ -147,19 +144,26 @@ def one_layer(core: Core, mixer: Mixer, index: jax.Array, stream: Stream) -> Str
     return stream
 
 
-def small_copies(core: Core, mixer: Mixer, index: Any, turn: Any) -> list[tuple[str, Any]]:
-    """The copies of a layer's rows and of the weights that are too small for tiles."""
+def next_small(core: Core, names: tuple[str, ...], index: Any, turn: Any) -> None:
+    """Wait for the small operands of a layer; request those of the next."""
+    for _, copy in small_copies(core, names, 0, turn):
+        copy.wait()
+    pl.when(index + 1 < core.plan.layers)(lambda: load_small(core, names, index + 1, 1 - turn))
+
+
+def small_copies(core: Core, names: tuple[str, ...], index: Any, turn: Any) -> list[tuple[str, Any]]:
+    """The copies of operands of a layer that are too small for tiles."""
     hbm, v = core.hbm, core.vmem
     into = v.small_in.at[turn]
     return [
         (name, pltpu.make_async_copy(getattr(hbm, name).at[index], getattr(v, name).at[turn], into))
-        for name in ("rows", *mixer.small)
+        for name in names
     ]
 
 
-def load_small(core: Core, mixer: Mixer, index: Any, turn: Any) -> None:
+def load_small(core: Core, names: tuple[str, ...], index: Any, turn: Any) -> None:
     """Request them."""
-    for name, copy in small_copies(core, mixer, index, turn):
+    for name, copy in small_copies(core, names, index, turn):
         tag(copy, name).start()
 
 

@@ -209,6 +209,16 @@ class StepPlan:
         """The rank's rows of the dense FFN's down projection."""
         return widest("dense_out", self.dense.inner, self.config.hidden, self.bank_rows)
 
+    @property
+    def ffn_part(self) -> int:
+        """Columns of a part of an FFN's output: as many as divide the tiles of either FFN."""
+        return math.gcd(self.shared_out.columns, self.dense_out.columns)
+
+    @property
+    def latent_part(self) -> int:
+        """Columns of a part of the experts' output."""
+        return math.gcd(self.config.latent, 512)
+
     @cached_property
     def lm_head(self) -> Matrix:
         """The rank's share of the vocabulary."""
@@ -228,8 +238,8 @@ class StepPlan:
     def constants(self) -> dict[str, tuple[int, int]]:
         """Where each small float32 vector of a layer lies in its constants row: name -> (first, width).
 
-        The row after the last layer's holds the vectors of the final mixture and norm under the names of those
-        before attention.
+        The row after the last layer's holds the vectors of the final mixture and norm, under the names of
+        those before attention.
         """
         c = self.config
         vectors = {

@@ -1,12 +1,15 @@
-"""The weight tiles of a stack in the order they are used, and how they come into VMEM.
+"""The weight tiles of a step in the order they are used, and how they come into VMEM.
 
-One schedule for the whole call: the tiles of the layer's first matrix, of its second, and so on, layer after
-layer. Tile s + depth is requested right after the last read of tile s, into the bank that tile s leaves, so
-the ring is always full of requests and runs over layer boundaries without a pause.
+One schedule for the whole call, made of legs: the matrices that are used together, tile by tile. A leg
+follows another as the layers go: attention of one kind or the other, its output, the FFN, the next layer.
+Tiles live in a ring of VMEM banks. The tile that takes the bank of one that was used is requested at once, or
+later with `refill` where something more urgent has to be read first: copies are served in the order of their
+requests. So the ring runs over layer boundaries without a pause, as far ahead as it is deep.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +20,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from megakernels.common.gemv import tile_product
 from megakernels.common.ring import Ring
-from megakernels.hooks import helper_module, tag
+from megakernels.hooks import at_callers_line, helper_module, tag
 from megakernels.k3.plan import Matrix
 
 helper_module(__file__)
@@ -28,34 +31,49 @@ class Stream(NamedTuple):
 
     bank: jax.Array  # bank of the next tile to use
     fill_bank: jax.Array  # bank of the next tile to request
-    layer: jax.Array  # layer of the next tile to request
-    tile: jax.Array  # its number in the layer, counted over all matrices
+    leg: jax.Array  # leg of the next tile to request; the number of legs after the last tile
+    layer: jax.Array  # its layer
+    tile: jax.Array  # its number in the leg, counted over all matrices
 
 
 class Section(NamedTuple):
-    """A matrix of every layer, and its tiles in HBM."""
+    """A matrix that many layers have, and where its tiles are in HBM."""
 
     matrix: Matrix
-    hbm: Any  # [layers, tiles, rows, 128]
+    tile: Callable[[Any, Any], Any]  # (layer, tile number) to the ref `[rows, 128]`
+
+
+class Leg(NamedTuple):
+    """Matrices whose tiles follow one another."""
+
+    sections: tuple[Section, ...]
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of the leg."""
+        return sum(section.matrix.tiles for section in self.sections)
 
 
 @dataclass(frozen=True, slots=True)
 class WeightStream:
-    """Requests and awaits tiles."""
+    """Requests and awaits tiles.
 
-    layers: int
-    sections: tuple[Section, ...]
+    Attributes:
+        legs: All there are.
+        following: From the leg and layer that end to those that come next, int32 scalars; the number of legs
+            as leg says that nothing comes.
+        ring: Where tiles live.
+    """
+
+    legs: tuple[Leg, ...]
+    following: Callable[[Any, Any], tuple[Any, Any]]
     ring: Ring
 
-    @property
-    def tiles_per_layer(self) -> int:
-        """Tiles of one layer."""
-        return sum(section.matrix.tiles for section in self.sections)
-
-    def start(self) -> Stream:
-        """Request the first tiles of the call."""
-        stream = Stream(*(jnp.int32(0) for _ in Stream._fields))
-        return lax.fori_loop(0, self.ring.depth, lambda _, stream: self.request(stream), stream)
+    def start(self, leg: Any = 0) -> Stream:
+        """Request the first tiles of the call, from a leg of layer 0 on."""
+        zero = jnp.int32(0)
+        stream = Stream(zero, zero, jnp.asarray(leg, jnp.int32), zero, zero)
+        return self.refill(stream, self.ring.depth)
 
     def tile(self, stream: Stream, matrix: Matrix) -> Any:
         """Stall until the next tile, one of `matrix`, is there; the ref `[rows, 128]` to read it by."""
@@ -63,40 +81,92 @@ class WeightStream:
         pltpu.make_async_copy(tile, tile, self.ring.scratch.full.at[stream.bank]).wait()
         return tile
 
-    def used(self, stream: Stream) -> Stream:
-        """The tile was read for the last time: request the one that takes its bank."""
-        return self.request(stream._replace(bank=self.ring.following(stream.bank)))
+    def used(self, stream: Stream, refill: bool = True) -> Stream:
+        """The tile was read for the last time; unless that is put off, request the one that takes its bank."""
+        stream = stream._replace(bank=self.ring.following(stream.bank))
+        return self.request(stream) if refill else stream
+
+    def refill(self, stream: Stream, tiles: int) -> Stream:
+        """Request as many tiles as were used without a refill."""
+        return lax.fori_loop(0, tiles, at_callers_line(lambda _, stream: self.request(stream)), stream)
 
     def request(self, stream: Stream) -> Stream:
         """Start the copy of the next tile of the schedule, if there is one."""
-        any_left = stream.layer < self.layers
-        first = 0
-        for section in self.sections:
-            matrix = section.matrix
-            here = (stream.tile >= first) & (stream.tile < first + matrix.tiles)
+        last = jnp.int32(0)
+        for number, leg in enumerate(self.legs):
+            here = stream.leg == number
+            pl.when(here)(at_callers_line(partial(self._start_copy, stream, leg)))
+            last = jnp.where(here, leg.tiles - 1, last)
+        ends = stream.tile == last
+        leg, layer = self.following(stream.leg, stream.layer)
+        return stream._replace(
+            fill_bank=self.ring.following(stream.fill_bank),
+            leg=jnp.where(ends, leg, stream.leg),
+            layer=jnp.where(ends, layer, stream.layer),
+            tile=jnp.where(ends, 0, stream.tile + 1),
+        )
 
-            @pl.when(any_left & here)
-            def _(section: Section = section, first: int = first) -> None:
+    def _start_copy(self, stream: Stream, leg: Leg) -> None:
+        first = 0
+        for section in leg.sections:
+            matrix = section.matrix
+            last = first + matrix.tiles
+
+            def start(section: Section = section, first: int = first) -> None:
                 bank = self.ring.scratch.banks.at[stream.fill_bank, pl.ds(0, section.matrix.rows)]
-                tile = section.hbm.at[stream.layer, stream.tile - first]
+                tile = section.tile(stream.layer, stream.tile - first)
                 full = self.ring.scratch.full.at[stream.fill_bank]
                 tag(pltpu.make_async_copy(tile, bank, full), section.matrix.name).start()
 
-            first += matrix.tiles
-        layer_done = stream.tile == self.tiles_per_layer - 1
-        return stream._replace(
-            fill_bank=self.ring.following(stream.fill_bank),
-            layer=jnp.where(layer_done, stream.layer + 1, stream.layer),
-            tile=jnp.where(layer_done, 0, stream.tile + 1),
-        )
+            if len(leg.sections) == 1:
+                start()
+            else:
+                pl.when((stream.tile >= first) & (stream.tile < last))(at_callers_line(start))
+            first = last
 
     def multiply(
-        self, stream: Stream, matrix: Matrix, rows: Callable[[], Any], emit: Callable[[Any, jax.Array], None]
+        self,
+        stream: Stream,
+        matrix: Matrix,
+        rows: Callable[[], Any],
+        emit: Callable[[Any, jax.Array], None],
+        *,
+        first: int = 0,
+        tiles: int | None = None,
+        refill: bool = True,
     ) -> Stream:
-        """Multiply `rows()` by a matrix tile by tile: `emit(tile number, product [8, columns])`."""
+        """Multiply `rows()` by a matrix, or some of its tiles: `emit(tile number, product [8, columns])`."""
 
         def one(number: Any, stream: Stream) -> Stream:
-            emit(number, tile_product(rows(), self.tile(stream, matrix), matrix.columns))
-            return self.used(stream)
+            product, stream = self.product(stream, matrix, rows(), refill)
+            emit(number, product)
+            return stream
 
-        return lax.fori_loop(0, matrix.tiles, one, stream)
+        last = matrix.tiles if tiles is None else first + tiles
+        return lax.fori_loop(first, last, at_callers_line(one), stream)
+
+    def product(
+        self, stream: Stream, matrix: Matrix, rows: jax.Array, refill: bool = True
+    ) -> tuple[jax.Array, Stream]:
+        """`rows` times the next tile, one of `matrix`: f32 `[8, columns]`."""
+        product = tile_product(rows, self.tile(stream, matrix), matrix.columns)
+        return product, self.used(stream, refill)
+
+
+def stack_stream(layers: int, matrices: tuple[Matrix, ...], hbm: Any, ring: Ring) -> WeightStream:
+    """The stream of a stack of equal layers.
+
+    Args:
+        layers: How many.
+        matrices: Of a layer, in the order they are used.
+        hbm: Holds the tiles of each under its name, `[layers, tiles, rows, 128]`.
+        ring: Where they go.
+    """
+    sections = tuple(
+        Section(m, lambda layer, tile, tiles=getattr(hbm, m.name): tiles.at[layer, tile]) for m in matrices
+    )
+
+    def following(leg: Any, layer: Any) -> tuple[Any, Any]:
+        return jnp.where(layer == layers - 1, 1, leg), layer + 1
+
+    return WeightStream((Leg(sections),), following, ring)

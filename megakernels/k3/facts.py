@@ -1,0 +1,152 @@
+"""What a report may expect of a compiled step: sizes, bytes, trips, names. JSON values."""
+
+from typing import Any
+
+from megakernels.common.vmem import scratch_bytes
+from megakernels.k3 import routing
+from megakernels.k3.config import BF16_BYTES, F32_BYTES
+from megakernels.k3.mla_plan import WINDOW
+from megakernels.k3.plan import HISTORY_ROWS, ROWS
+from megakernels.k3.step_plan import VMEM_BYTES, StepPlan
+from megakernels.k3.step_refs import AXIS, Operands, staging
+
+PHASES = (
+    "attention_residual",
+    "in_proj",
+    "state_in",
+    "conv",
+    "recurrence",
+    "state_out",
+    "out_norm",
+    "latent_proj",
+    "side_proj",
+    "latent_exchange",
+    "query_proj",
+    "attention",
+    "cache_prefetch",
+    "out_proj",
+    "mixer_sum",
+    "ffn_residual",
+    "dense_up",
+    "dense_down",
+    "dense_sum",
+    "latent_down",
+    "router",
+    "top_k",
+    "shared_up",
+    "shared_down",
+    "latent_gather",
+    "experts",
+    "experts_sum",
+    "latent_up",
+    "output_gather",
+    "final_norm",
+    "lm_head",
+    "sampling",
+)
+# Where the scenario of a report puts the sequences, and the seed of its routing.
+SCENARIO_POSITION, SCENARIO_SPACING, SCENARIO_SEED = 500, 5, 0
+
+
+def vmem_bytes(plan: StepPlan) -> dict[str, int]:
+    """Bytes of every VMEM array a core keeps: name -> bytes."""
+    return scratch_bytes(staging(plan))
+
+
+def expected_distinct(plan: StepPlan) -> int:
+    """Experts the busiest group of every layer reads in the scenario, added up over layers."""
+    seeded = routing.uniform(plan.config, plan.rows, SCENARIO_SEED)
+    return sum(seeded.busiest(plan.experts.groups))
+
+
+def positions_of(plan: StepPlan) -> list[int]:
+    """Where the scenario's sequences stand."""
+    last = plan.capacity - 2 * WINDOW
+    return [min(SCENARIO_POSITION + SCENARIO_SPACING * i, last) for i in range(plan.batch)]
+
+
+def facts(plan: StepPlan, level: str) -> dict[str, Any]:
+    """Facts of a build; bytes and counts are per core and step, those of experts of the scenario's routing."""
+    p, c = plan, plan.config
+    read, written = operand_bytes(p)
+    states = ["recurrent", "conv", "cache", *(["correction"] if p.verify else [])]
+    inputs, outputs = [*Operands._fields, *states], ["next_tokens", "logits", "aux", *states]
+    vmem = vmem_bytes(p)
+    return {
+        "model": c.name,
+        "batch": p.batch,
+        "verify": p.verify,
+        "context": max(positions_of(p)),
+        "layers": c.layers,
+        "cores": p.cores,
+        "hosts": p.hosts,
+        "mesh_axes": {AXIS: p.cores},
+        "level": level,
+        "capacity": p.capacity,
+        "ring_depth": p.ring_depth,
+        "expert_slots": p.slots,
+        "phases": list(PHASES),
+        "scenario": scenario(p),
+        "operands": [
+            {"index": i, "name": n, "kind": "input", "read_bytes": read[n], "written_bytes": 0}
+            for i, n in enumerate(inputs)
+        ]
+        + [
+            {"index": len(inputs) + i, "name": n, "kind": "output", "read_bytes": 0, "written_bytes": written[n]}
+            for i, n in enumerate(outputs)
+        ],
+        "weight_bytes": {name: read[name] for name in p.bytes_per_rank()},
+        "loops": [
+            {"name": "layers", "iterations": c.layers},
+            {"name": "lm_head tiles", "iterations": p.lm_head.tiles},
+        ],
+        "vmem": vmem,
+        "vmem_bytes": sum(vmem.values()),
+        "vmem_capacity_bytes": VMEM_BYTES,
+    }
+
+
+def operand_bytes(plan: StepPlan) -> tuple[dict[str, int], dict[str, int]]:
+    """HBM bytes a core reads and writes in the scenario, by operand."""
+    p, c = plan, plan.config
+    recurrent = c.kda_layers * p.batch * p.kda.heads * c.head_dim**2 * F32_BYTES
+    inputs = HISTORY_ROWS if p.verify else (c.conv_taps - 1) * p.batch
+    conv = c.kda_layers * p.kda.conv_blocks * 128 * inputs * F32_BYTES
+    token = p.mla.cache_width * BF16_BYTES
+    window = c.mla_layers * p.batch * WINDOW * token
+    tiles = sum(-(-(at // 16 * 16) // p.cache_tile) for at in positions_of(p))
+    correction = c.kda_layers * p.kda.correction_blocks * ROWS * 128 * F32_BYTES
+    state = {"recurrent": recurrent, "conv": conv, "correction": correction}
+    expert = {name: rows * columns * F32_BYTES for name, (rows, columns) in p.experts.shapes.items()}
+    distinct = expected_distinct(p)
+    read = p.bytes_per_rank() | state
+    read |= {name: distinct * size for name, size in expert.items()}
+    read |= {
+        "tokens": 4 * p.rows,
+        "positions": 4 * p.batch,
+        "accepted": 4,
+        "embedding": p.rows * c.hidden * BF16_BYTES,
+        "cache": c.mla_layers * tiles * p.cache_tile * token + window,
+    }
+    written = state | {
+        "cache": window,
+        "next_tokens": ROWS * 128 * F32_BYTES,
+        "logits": p.lm_head.tiles * ROWS * p.lm_head.columns * F32_BYTES,
+        "aux": len(c.aux_layers) * ROWS * c.hidden * F32_BYTES,
+    }
+    return read, written
+
+
+def scenario(plan: StepPlan) -> dict[str, Any]:
+    """Values the bundles do not hold: positions, and experts as on the busiest group of every layer."""
+    p = plan
+    seeded = routing.uniform(p.config, p.rows, SCENARIO_SEED)
+    positions = positions_of(p)
+    single = p.batch == 1
+    return {
+        "name": f"position {positions[0]}, routing {seeded.source}, the busiest group of every layer everywhere",
+        "positions": positions,
+        "scalars": {"2": 4 if p.verify else 0} | ({"1": positions[0]} if single else {}),
+        "smem": {} if single else {"1": positions},
+        "pops": {},
+    }
