@@ -1,4 +1,4 @@
-"""The verbs of the kernels themselves: `vmem`, `weights`, `run`."""
+"""The verbs of the kernels themselves: `vmem`, `weights`, `run`, `route`."""
 
 import os
 import sys
@@ -7,7 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-Model = Annotated[str, typer.Argument(help="The kernel: qwen.")]
+from megakernels.k3.route_cli import route_verb
+
+Model = Annotated[str, typer.Argument(help="The kernel: qwen or k3.")]
+WEIGHED = ("qwen", "k3")
 
 
 def register(app: typer.Typer) -> None:
@@ -15,6 +18,7 @@ def register(app: typer.Typer) -> None:
     app.command("vmem")(vmem_verb)
     app.command("weights")(weights_verb)
     app.command("run")(run_verb)
+    app.command("route")(route_verb)
 
 
 def vmem_verb(
@@ -36,7 +40,7 @@ def vmem_verb(
         raise UsageError(f"--format {report_format}", "no such format", "Formats: text, json.")
     if kernel not in KERNELS:
         raise UsageError(kernel, "no such kernel", f"Kernels: {', '.join(KERNELS)}.")
-    _quiet_jax()
+    quiet_jax()
     named = {"batch": batch, "cores": cores, "verify": verify or None, "fp8": fp8 or None}
     try:
         facts = KERNELS[kernel](**{n: v for n, v in named.items() if v is not None}).facts
@@ -60,9 +64,20 @@ def weights_verb(
         Path | None, typer.Option("--from", help="Folder of a Hugging Face checkpoint (safetensors).")
     ] = None,
     random: Annotated[int | None, typer.Option(help="Make random weights from this seed instead.")] = None,
-    model: Annotated[str, typer.Option(help="With --random: qwen3.8-27b or qwen-small.")] = "qwen-small",
-    cores: Annotated[int, typer.Option(help="TensorCores the weights are laid out for.")] = 8,
-    fp8: Annotated[bool, typer.Option("--fp8", help="With --random: float8 with block scales.")] = False,
+    model: Annotated[
+        str | None, typer.Option(help="With --random: a model of the kernel, the small one by default.")
+    ] = None,
+    cores: Annotated[
+        int | None, typer.Option(help="TensorCores the weights are laid out for: 8, or 32 for kimi-k3.")
+    ] = None,
+    fp8: Annotated[bool, typer.Option("--fp8", help="qwen with --random: float8 with block scales.")] = False,
+    hosts: Annotated[int | None, typer.Option(help="k3: hosts of the slice; 8 cores each.")] = None,
+    width_ranks: Annotated[
+        int | None, typer.Option(help="k3: cores that share an expert by width; 4 where it splits so.")
+    ] = None,
+    ranks: Annotated[
+        str | None, typer.Option(help="k3: only these cores' files, such as 8-15: those of one host.")
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Afterwards compare all with its checksums.")
     ] = False,
@@ -70,36 +85,79 @@ def weights_verb(
     """Lay a checkpoint out for a kernel; taken up where it stopped if it was stopped."""
     from analyzer.errors import InputError, UsageError
 
-    _only_qwen(kernel)
+    _only(kernel, *WEIGHED)
     if (source is None) == (random is None):
         raise UsageError("weights", "one source is needed", "Give --from FOLDER or --random SEED.")
-    _quiet_jax()
+    foreign: dict[str, dict[str, Any]] = {
+        "qwen": {"--hosts": hosts, "--width-ranks": width_ranks, "--ranks": ranks},
+        "k3": {"--fp8": fp8},
+    }
+    for option in [name for name, value in foreign[kernel].items() if value]:
+        raise UsageError(option, f"means nothing for {kernel}", "Leave it out.")
+    quiet_jax()
+    from megakernels.common import weight_files
     from megakernels.common.safetensors import CheckpointError
-    from megakernels.qwen import checkpoint, weights
-    from megakernels.qwen.config import CONFIGS
-    from megakernels.qwen.plan import Plan
 
     try:
+        with Bar() as bar:
+            if kernel == "qwen":
+                manifest = _qwen_weights(
+                    to, bar, source=source, seed=random, model=model, cores=cores, fp8=fp8
+                )
+            else:
+                from megakernels.k3.weights_cli import make
+
+                split = {"cores": cores, "hosts": hosts, "width_ranks": width_ranks}
+                manifest = make(to, bar, source=source, seed=random, model=model, split=split, ranks=ranks)
         if source is not None:
-            opened = checkpoint.open_checkpoint(source)
-        elif model in CONFIGS:
-            opened = checkpoint.random_source(CONFIGS[model], random or 0, fp8)
-        else:
-            raise UsageError(f"--model {model}", "no such model", f"Models: {', '.join(CONFIGS)}.")
-        plan = Plan(config=opened.config, cores=cores, fp8=opened.fp8)
-        with _Bar() as bar:
-            manifest = weights.convert(opened, plan, to, bar)
-        if source is not None:
-            weights.copy_tokenizer(source, to)
+            weight_files.copy_tokenizer(source, to)
         if check:
-            with _Bar() as bar:
-                weights.verify(to, bar)
+            with Bar() as bar:
+                weight_files.verify(to, manifest, bar)
     except CheckpointError as error:
         raise InputError(error.where, error.fault, error.cure) from None
     except ValueError as error:
         raise UsageError("weights", str(error), "Choose another --cores.") from None
     size = sum(about["bytes"] for about in manifest["files"].values())
-    print(f"{to}: {size / 1e9:.3f} GB in {len(manifest['files'])} files for {cores} cores")
+    laid = manifest["layout"].get("cores") or manifest["layout"]["hosts"] * manifest["layout"]["members"]
+    print(f"{to}: {size / 1e9:.3f} GB in {len(manifest['files'])} files for {laid} cores")
+
+
+def _qwen_weights(
+    to: Path,
+    bar: "Bar",
+    *,
+    source: Path | None,
+    seed: int | None,
+    model: str | None,
+    cores: int | None,
+    fp8: bool,
+) -> dict[str, Any]:
+    """Convert or make weights of Qwen; gives the manifest."""
+    from megakernels.qwen import checkpoint, weights
+    from megakernels.qwen.config import CONFIGS
+    from megakernels.qwen.plan import Plan
+
+    if source is not None:
+        opened = checkpoint.open_checkpoint(source)
+    else:
+        config = CONFIGS[known_model(model or "qwen-small", CONFIGS)]
+        opened = checkpoint.random_source(config, seed or 0, fp8)
+    plan = Plan(config=opened.config, cores=cores or 8, fp8=opened.fp8)
+    return weights.convert(opened, plan, to, bar)
+
+
+def known_model(name: str, models: Any) -> str:
+    """The name, if there is such a model.
+
+    Raises:
+        UsageError: There is none.
+    """
+    from analyzer.errors import UsageError
+
+    if name not in models:
+        raise UsageError(f"--model {name}", "no such model", f"Models: {', '.join(models)}.")
+    return name
 
 
 def run_verb(
@@ -113,9 +171,9 @@ def run_verb(
     """Generate text with a kernel: on a TPU, or a small model in interpret mode on a CPU."""
     from analyzer.errors import InputError, UsageError
 
-    _only_qwen(kernel)
+    _only(kernel, "qwen")
     if not _has_tpu():
-        _quiet_jax()
+        quiet_jax()
     flags = os.environ.get("XLA_FLAGS", "")
     if "host_platform_device_count" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=8".strip()
@@ -131,11 +189,12 @@ def run_verb(
     print(text)
 
 
-def _only_qwen(kernel: str) -> None:
+def _only(kernel: str, *kernels: str) -> None:
     from analyzer.errors import UsageError
 
-    if kernel != "qwen":
-        raise UsageError(kernel, "has no weights of its own to convert or run", "Kernels: qwen.")
+    if kernel not in kernels:
+        said = f"Kernels: {', '.join(kernels)}."
+        raise UsageError(kernel, "has no weights of its own to convert or run", said)
 
 
 def _has_tpu() -> bool:
@@ -144,16 +203,16 @@ def _has_tpu() -> bool:
     return bool([*devices.glob("accel[0-9]*"), *devices.glob("vfio/[0-9]*")])
 
 
-def _quiet_jax() -> None:
+def quiet_jax() -> None:
     """Sizes and layouts need no accelerator: do not let JAX look for one."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 
 
-class _Bar:
+class Bar:
     """Progress of a conversion on stderr: a bar on a terminal, a line now and then elsewhere."""
 
-    def __enter__(self) -> "_Bar":
+    def __enter__(self) -> "Bar":
         from rich.console import Console
         from rich.progress import Progress
 
@@ -168,6 +227,7 @@ class _Bar:
         self._progress.stop()
 
     def __call__(self, done: int, total: int, unit: str) -> None:
+        """Show that so many units are done, and which is next."""
         self._progress.update(self._task, completed=done, total=total, description=unit)
         tenth = 10 * done // max(total, 1)
         if not self._console.is_terminal and tenth != self._tenth:
