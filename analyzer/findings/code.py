@@ -205,7 +205,7 @@ class Code:
 
     def matrix_cycles(self, loop: CodeLoop) -> float:
         """Cycles per iteration for which the busiest matrix unit is held by the loop's own instructions."""
-        held = [0.0] * (self.matrix_use.mxus + 1)
+        held = [0.0] * (self.matrix_use.ports + 1)
         push, product = self.parameters.get("mxu.push", 0.0), self.parameters.get("mxu.matmul", 0.0)
         for bundle in self._usual(loop, None):
             for mxu, weight in self.matrix_use.by_bundle.get(bundle, ()):
@@ -221,7 +221,7 @@ class Code:
         """
         bundles = self._usual(loop, without)
         push, product = self.parameters.get("mxu.push", 0.0), self.parameters.get("mxu.matmul", 0.0)
-        held = [0.0] * (self.matrix_use.mxus + 1)
+        held = [0.0] * (self.matrix_use.ports + 1)
         cycle, before = 0.0, 0.0
         for _ in range(2):  # the second time with what the first left in the units
             before = cycle

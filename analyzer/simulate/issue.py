@@ -1,8 +1,9 @@
 """How many cycles the bundles of a block take to issue, and where they stall on an MXU.
 
-One bundle issues per cycle. Each weight push (`vmatprep.subr`, `vmatpush*`) holds its MXU for
-`mxu.push` cycles and each `vmatmul` for `mxu.matmul` cycles per 8 rows of 16 or 32 bits; a bundle that
-needs a held MXU waits for it. What the MXUs still hold at the end of a block is carried into the next one.
+One bundle issues per cycle. An MXU has two ports: weights come in by one (`vmatprep.subr`, `vmatpush*`, held
+for `mxu.push` cycles each), rows by the other (`vmatmul`, `mxu.matmul` cycles per 8 rows of 16 or 32 bits);
+the compiler counts them apart too. A bundle that needs a held port waits for it. What the ports still hold at
+the end of a block is carried into the next one.
 
 A vector register holds 8 rows of 32 bits, 16 of 16, 32 of 8; 8-bit rows go twice as fast. So a bf16 or
 8-bit `vmatmul` takes twice as long as an f32 one.
@@ -39,9 +40,10 @@ class BlockCycles:
 
 
 class MxuUse:
-    """MXU operations per bundle: {bundle: [(mxu, weight), ...]}, read once per program.
+    """MXU operations per bundle: {bundle: [(port, weight), ...]}, read once per program.
 
-    weight: 0 for a push; for a matmul how many times 8 rows of 16 or 32 bits it is worth.
+    port: 2 * MXU for weights, 2 * MXU + 1 for rows; ports: how many there are. weight: 0 for a push; for a
+    matmul how many times 8 rows of 16 or 32 bits it is worth.
     """
 
     def __init__(self, program: Program) -> None:
@@ -51,13 +53,13 @@ class MxuUse:
             if mxu is None:
                 continue
             if _MATMUL.match(mnemonic):
-                kinds[index] = (int(mxu[1]), 1 if _WIDE.search(mnemonic) else 2)
+                kinds[index] = (2 * int(mxu[1]) + 1, 1 if _WIDE.search(mnemonic) else 2)
             elif _PUSH.match(mnemonic):
-                kinds[index] = (int(mxu[1]), 0)
+                kinds[index] = (2 * int(mxu[1]), 0)
         interesting = np.isin(program.instruction_opcode, list(kinds))
         where = np.flatnonzero(interesting)
         bundles = np.searchsorted(program.bundle_first, where, side="right") - 1
-        self.mxus = 1 + max((m for m, _ in kinds.values()), default=-1)
+        self.ports = 1 + max((port for port, _ in kinds.values()), default=-1)
         self.by_bundle: dict[int, list[tuple[int, int]]] = {}
         for bundle, opcode in zip(bundles.tolist(), program.instruction_opcode[where].tolist(), strict=True):
             self.by_bundle.setdefault(bundle, []).append(kinds[opcode])
@@ -101,7 +103,7 @@ class IssueModel:
         self.push, self.matmul = machine["mxu.push"], machine["mxu.matmul"]
         self.branch_cycles = machine["issue.branch_cycles"]
         self.cycle_ps = machine.cycle_ps
-        self.idle: State = (0.0,) * use.mxus
+        self.idle: State = (0.0,) * use.ports
         rate = machine["fetch.bandwidth"]
         self.fetch_cycles = machine["issue.clock"] / rate if rate else 0.0
         self.resident = machine["fetch.resident"]
@@ -112,7 +114,7 @@ class IssueModel:
         return Fetch(self.program, self.resident) if self.fetch_cycles else None
 
     def block(self, index: int, state: State, cold: bool = False) -> BlockCycles:
-        """Cycles of a block entered with `state` (cycles each MXU is still held); cold: not resident."""
+        """Cycles of a block entered with `state` (cycles each port is still held); cold: not resident."""
         key = (index, state, cold)
         found = self._known.get(key)
         if found is None:
@@ -131,10 +133,10 @@ class IssueModel:
                 cycle = max(cycle, (bundle - block.start + 1) * fetch_cycles - 1)
             operations = by_bundle.get(bundle)
             if operations is not None:
-                for mxu, _ in operations:
-                    cycle = max(cycle, held[mxu])
-                for mxu, weight in operations:
-                    held[mxu] = max(cycle, held[mxu]) + (weight * self.matmul if weight else self.push)
+                for port, _ in operations:
+                    cycle = max(cycle, held[port])
+                for port, weight in operations:
+                    held[port] = max(cycle, held[port]) + (weight * self.matmul if weight else self.push)
             offset.append(cycle)
             if bundle in self.program.branches:
                 branch_at = (bundle, cycle)
