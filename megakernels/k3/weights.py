@@ -16,10 +16,12 @@ from megakernels.common import weight_files
 from megakernels.common.safetensors import CheckpointError
 from megakernels.common.weight_files import FileShapes, Progress, Unit
 from megakernels.k3 import step_pack
+from megakernels.k3.build import operand_shapes
 from megakernels.k3.checkpoint import Source
 from megakernels.k3.config import K3Config
 from megakernels.k3.step_pack import EXPERTS, REPLICATED, Operand
 from megakernels.k3.step_plan import StepPlan
+from megakernels.k3.step_refs import SMEM_OPERANDS
 
 EMBEDDING_ROWS = 8192  # rows of a unit of the embedding
 # Fields of a plan that decide how weights lie.
@@ -30,31 +32,11 @@ PACKING = 1
 
 def weight_shapes(plan: StepPlan) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
     """Shape and dtype of every weight operand on a rank, without the core axis."""
-    p, c = plan, plan.config
-    bf16, f32, i32 = (np.dtype(kind) for kind in (step_pack.BF16, np.float32, np.int32))
-    kda, mla, moe = c.kda_layers, c.mla_layers, c.moe_layers
-    shapes = {
-        "embedding": ((c.vocab, p.embedding_rows, c.hidden // p.embedding_rows), bf16),
-        "constants": ((c.layers + 1, 1, p.constants_width), f32),
-        "kda_constants": ((kda, 1, p.kda.constants_width), f32),
-        "decay_out": ((kda, 128, p.kda.gated_width), bf16),
-        "mla_constants": ((mla, 1, p.mla.constants_width), f32),
-        "to_keys": ((mla, p.mla.heads, c.nope_dim, c.kv_rank), bf16),
-        "to_values": ((mla, p.mla.heads, c.kv_rank, c.value_dim), bf16),
+    return {
+        name: (array.shape if name in REPLICATED else array.shape[1:], np.dtype(array.dtype))
+        for name, array in operand_shapes(plan)._asdict().items()
+        if name not in SMEM_OPERANDS
     }
-    layers = {
-        p.kda.kda_in: kda,
-        **dict.fromkeys((p.mla.mla_latent, p.mla.mla_side, p.mla.mla_query), mla),
-        p.kda.mixer_out: c.layers,
-        **dict.fromkeys((p.dense_in, p.dense_out), c.dense_layers),
-        **dict.fromkeys((p.moe_in, p.shared_out, p.latent_up), moe),
-    }
-    for m, count in layers.items():
-        shapes[m.name] = ((count, m.tiles, m.rows, 128), bf16)
-    for name, shape in p.experts.shapes.items():
-        shapes[name] = ((moe, p.experts.experts, *shape), i32)
-    shapes["lm_head"] = ((p.lm_head.tiles, p.lm_head.rows, 128), bf16)
-    return shapes
 
 
 def file_name(operand: str, rank: int) -> str:

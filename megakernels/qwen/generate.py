@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from megakernels.common.safetensors import CheckpointError
+from megakernels.common.tokens import ByteTokens, Tokens
 from megakernels.qwen.checkpoint import random_source
 from megakernels.qwen.config import SMALL, QwenConfig
 from megakernels.qwen.pack import pack_all
@@ -18,42 +19,6 @@ from megakernels.qwen.weights import TOKENIZER, layout_of, open_weights
 # What a CPU can interpret in reasonable time.
 INTERPRETED_HIDDEN = 1024
 CAPACITY, INTERPRETED_CAPACITY = 4096, 256
-
-
-class ByteTokens:
-    """Stands in for a tokenizer where there is none: a token per byte, generated tokens shown as numbers."""
-
-    def __init__(self, vocab: int) -> None:
-        self._vocab = vocab
-
-    def encode(self, text: str) -> list[int]:
-        """Tokens of a text."""
-        return [byte % self._vocab for byte in text.encode()]
-
-    def decode(self, tokens: list[int]) -> str:
-        """Text of tokens."""
-        return " ".join(str(token) for token in tokens)
-
-
-class Tokens:
-    """The checkpoint's tokenizer."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            import tokenizers  # type: ignore[import-not-found]
-        except ImportError:
-            raise CheckpointError(
-                path, "needs the tokenizers library", "pip install 'megascope[run]'."
-            ) from None
-        self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-
-    def encode(self, text: str) -> list[int]:
-        """Tokens of a text."""
-        return list(self._tokenizer.encode(text).ids)
-
-    def decode(self, tokens: list[int]) -> str:
-        """Text of tokens."""
-        return str(self._tokenizer.decode(tokens))
 
 
 def generate(
