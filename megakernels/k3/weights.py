@@ -21,8 +21,8 @@ from megakernels.k3.checkpoint import Source
 from megakernels.k3.config import K3Config
 from megakernels.k3.step_pack import EXPERTS, REPLICATED, Operand
 from megakernels.k3.step_plan import StepPlan
-from megakernels.k3.step_refs import SMEM_OPERANDS
 
+OF_THE_STEP = ("scalars", "tokens", "positions", "accepted")  # operands that are no weights
 EMBEDDING_ROWS = 8192  # rows of a unit of the embedding
 # Fields of a plan that decide how weights lie.
 LAYOUT = ("hosts", "members", "width_ranks")
@@ -35,7 +35,7 @@ def weight_shapes(plan: StepPlan) -> dict[str, tuple[tuple[int, ...], np.dtype[A
     return {
         name: (array.shape if name in REPLICATED else array.shape[1:], np.dtype(array.dtype))
         for name, array in operand_shapes(plan)._asdict().items()
-        if name not in SMEM_OPERANDS
+        if name not in OF_THE_STEP
     }
 
 
