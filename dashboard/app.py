@@ -92,7 +92,7 @@ def shell() -> html.Div:
                 className="top",
             ),
             html.Div(id="toast", className="toast", role="alert"),
-            components.waiting(html.Main(id="page"), "page-loading"),
+            components.waiting(html.Main(id="page"), "page-loading", {"page": "children"}),
         ],
         id="shell",
     )

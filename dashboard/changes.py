@@ -3,9 +3,9 @@
 from typing import Any
 
 from dashboard import text
-from dashboard.figures import FONT
 from dashboard.marks import MICROSECOND
 from dashboard.palette import Theme
+from dashboard.panels import FONT
 from dashboard.summary import words_spec
 
 

@@ -114,10 +114,18 @@ def error_panel(error: Exception) -> html.Div:
     )
 
 
-def waiting(child: Any, identity: str) -> dcc.Loading:
-    """Keeps the old content, dimmed, while new content takes longer than a moment."""
+def waiting(child: Any, identity: str, only: dict[str, str] | None = None) -> dcc.Loading:
+    """Keeps the old content, dimmed, while new content takes longer than a moment.
+
+    Args:
+        child: what is replaced.
+        identity: id of the whole.
+        only: component id to property: wait for these alone, not for everything inside.
+    """
+    more = {} if only is None else {"target_components": only}
     return dcc.Loading(
         child,
+        **more,
         id=identity,
         delay_show=350,
         parent_className="fill",

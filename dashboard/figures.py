@@ -4,59 +4,33 @@
 plain dictionaries with numpy arrays, which the dashboard sends without Plotly's per-value validation.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from dashboard import text
 from dashboard.bubbles import bubble_marks, bubble_trace
 from dashboard.index import Band, TimelineIndex, build_index
 from dashboard.lanes import LaneIndex, Marks, merge, resolution_for
-from dashboard.marks import Canvas, Slot, band_trace, label_trace, lane_trace, microseconds
+from dashboard.marks import Canvas, Slot, band_trace, label_trace, lane_trace
+from dashboard.occupancy import Occupancy, occupancy_axis, occupancy_traces
 from dashboard.palette import LIGHT, Theme
+from dashboard.panels import (
+    COLUMNS,
+    MAX_SHAPES,
+    View,
+    bandwidth_axis,
+    bandwidth_traces,
+    base_layout,
+    with_margin,
+)
 from dashboard.relations import overlay, relation
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-MAX_SHAPES = 5000
-COLUMNS = 1024  # columns of the visible window; about the width of the plot in pixels
 _BAND, _LANE, _STACK, _GAP = 0.55, 1.0, 1.5, 0.28
-FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', sans-serif"
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What to draw of a step, and how.
-
-    Attributes:
-        window: visible range in ps; None for the whole step.
-        margin: also draw this share of the window on both sides, so that panning shows something at once.
-        max_shapes: upper limit on rectangles in the figure.
-        columns: columns of detail in the visible window.
-        peak, achievable: HBM bandwidth of one core in bytes per second; None if unknown.
-        hidden: tracks not drawn.
-        selected: span to frame, with arrows to what it is tied to.
-        measuring: dragging selects a stretch instead of zooming.
-    """
-
-    window: tuple[int, int] | None = None
-    margin: float = 0.0
-    max_shapes: int = MAX_SHAPES
-    columns: int = COLUMNS
-    theme: Theme = LIGHT
-    peak: float | None = None
-    achievable: float | None = None
-    hidden: frozenset[str] = field(default_factory=frozenset)
-    selected: int | None = None
-    measuring: bool = False
-
-    def visible(self, index: TimelineIndex) -> tuple[int, int]:
-        """The visible range, never empty."""
-        start, end = self.window or (index.start, index.end)
-        return (int(start), max(int(start) + 1, int(end)))
 
 
 def timeline_figure(
@@ -84,9 +58,10 @@ def timeline_figure(
 
     index = timeline if isinstance(timeline, TimelineIndex) else build_index(timeline, core)
     view = View(window=window, max_shapes=max_shapes, theme=theme, columns=columns)
-    traces, lanes_axis = lane_traces(index, view, bubbles)
+    traces, slots, bottom = lane_traces(index, view, bubbles)
     layout = base_layout(index, view)
-    layout["yaxis"] = lanes_axis
+    rows = [(slot.middle, _label(index, key)) for key, slot in slots.items()]
+    layout["yaxis"] = lane_axis(rows, bottom, theme)
     layout["xaxis"]["anchor"] = "y"
     return go.Figure({"data": traces, "layout": layout})
 
@@ -112,23 +87,85 @@ def bandwidth_figure(
     return go.Figure({"data": bandwidth_traces(index, view, "y", bins), "layout": layout})
 
 
-def step_spec(index: TimelineIndex, view: View, bubbles: pd.DataFrame | None = None) -> dict[str, Any]:
-    """Lanes above, HBM bandwidth below, one time axis: {"data", "layout"} with numpy arrays."""
-    traces, lanes_axis = lane_traces(index, view, bubbles)
+def step_spec(
+    index: TimelineIndex,
+    view: View,
+    bubbles: pd.DataFrame | None = None,
+    occupancy: Occupancy | None = None,
+    beside: TimelineIndex | None = None,
+) -> dict[str, Any]:
+    """Lanes above, HBM bandwidth and VMEM below, one time axis: {"data", "layout"} with numpy arrays.
+
+    Args:
+        index: the core to draw.
+        view: window, colours, limits.
+        bubbles: its HBM bubbles.
+        occupancy: what lay in its VMEM; without it that curve is left out.
+        beside: another account of the same step, drawn below (measured above modelled).
+    """
     layout = base_layout(index, view)
-    rate_axis, shapes, notes = bandwidth_axis(index, view, "y2")
-    layout["xaxis"]["anchor"] = "y2"
-    layout["yaxis"] = {**lanes_axis, "domain": [0.30, 1.0]}
-    layout["yaxis2"] = {**rate_axis, "domain": [0.0, 0.25]}
+    groups = [index] if beside is None else [index, beside]
+    each = view if beside is None else replace(view, max_shapes=view.max_shapes // 2)
+    traces: list[dict[str, Any]] = []
+    rows: list[tuple[float, str]] = []
+    places: list[dict[str, Slot]] = []
+    top = 0.0
+    for number, one in enumerate(groups):
+        if beside is not None:
+            rows.append((top + 0.3, f"<b>{_account(one)}</b>, core {one.core}"))
+            top += 0.6
+        part, slots, top = lane_traces(one, each, None if number else bubbles, top)
+        traces += part
+        places.append(slots)
+        rows += [(slot.middle, _label(one, key)) for key, slot in slots.items()]
+        top += 0.2 if beside is not None else 0.0
+    shapes: list[dict[str, Any]] = []
+    notes: list[dict[str, Any]] = []
     if view.selected is not None:
-        found = relation(index, view.selected)
-        tracks = [lane.track for lane in index.lanes if lane.track not in view.hidden]
-        middles = dict(zip(tracks, lanes_axis["tickvals"][-len(tracks) :], strict=True))
-        frames, arrows = overlay(found, middles, view.theme) if found else ([], [])
-        shapes, notes = shapes + frames, notes + arrows
-    layout["shapes"] = shapes
-    layout["annotations"] = notes
-    return {"data": traces + bandwidth_traces(index, view, "y2"), "layout": layout}
+        shapes, notes = _selected(index, view, places[0])
+    panels = 1 if occupancy is None else 2
+    height, gap = (0.25, 0.05) if panels == 1 else (0.17, 0.04)
+    layout["yaxis"] = {**lane_axis(rows, top, view.theme), "domain": [panels * (height + gap), 1.0]}
+    rate_axis, lines, words = bandwidth_axis(_rated(groups), view, "y2")
+    low = (panels - 1) * (height + gap)
+    layout["yaxis2"] = {**rate_axis, "domain": [low, low + height]}
+    for one in groups:
+        traces += bandwidth_traces(one, view, "y2", suffix="" if beside is None else f" ({_account(one)})")
+    shapes, notes = shapes + lines, notes + words
+    if occupancy is not None:
+        axis, words = occupancy_axis(occupancy, view, "y3")
+        layout["yaxis3"] = {**axis, "domain": [0.0, height]}
+        traces += occupancy_traces(occupancy, index, view, "y3")
+        notes = notes + words
+    layout["xaxis"]["anchor"] = "y2" if occupancy is None else "y3"
+    layout["shapes"], layout["annotations"] = shapes, notes
+    return {"data": traces, "layout": layout}
+
+
+def _account(index: TimelineIndex) -> str:
+    return " and ".join(index.provenances) or "unknown"
+
+
+def _rated(groups: list[TimelineIndex]) -> TimelineIndex:
+    """The first of them that shows HBM transfers."""
+    return next((g for g in groups if len(g.read.time) or len(g.written.time)), groups[0])
+
+
+def _label(index: TimelineIndex, key: str) -> str:
+    lane = index.lane(key)
+    return key.capitalize() if lane is None else lane.label
+
+
+def _selected(
+    index: TimelineIndex, view: View, slots: dict[str, Slot]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    found = relation(index, view.selected) if view.selected is not None else None
+
+    def place(row: dict[Any, Any]) -> tuple[float, float] | None:
+        slot = slots.get(str(row["track"]))
+        return None if slot is None else (slot.middle, 0.56)
+
+    return overlay(found, place, view.theme) if found else ([], [])
 
 
 def shape_count(data: list[dict[str, Any]]) -> int:
@@ -137,13 +174,13 @@ def shape_count(data: list[dict[str, Any]]) -> int:
 
 
 def lane_traces(
-    index: TimelineIndex, view: View, bubbles: pd.DataFrame | None = None
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """(bar traces, y axis) of the lanes of one core."""
+    index: TimelineIndex, view: View, bubbles: pd.DataFrame | None = None, top: float = 0.0
+) -> tuple[list[dict[str, Any]], dict[str, Slot], float]:
+    """(traces, place of each lane by its track, where they end) of the lanes of one core, from `top` down."""
     lanes = [lane for lane in index.lanes if lane.track not in view.hidden]
     visible = view.visible(index)
-    drawn = _with_margin(index, view, visible)
-    slots, axis = _slots(index, lanes, view.theme)
+    drawn = with_margin(index, view, visible)
+    slots, bottom = _slots(index, lanes, top)
     columns: dict[str, Any] = {"drawn": drawn, "visible": visible, "columns": view.columns}
     layers = fit_bands(index.layers, budget=view.max_shapes // 10, **columns)
     phases = fit_bands(index.phases, budget=view.max_shapes // 5, **columns)
@@ -168,7 +205,7 @@ def lane_traces(
     if bubbles is not None and len(idle) and "hbm_read" in slots:
         traces.append(bubble_trace(idle, bubbles, slots["hbm_read"], canvas))
     traces.append(label_trace([label for part in parts for label in part.labels]))
-    return traces, axis
+    return traces, slots, bottom
 
 
 LEGEND = {
@@ -180,12 +217,6 @@ LEGEND = {
     "wait": "wait",
     "scalar": "scalar",
 }
-
-
-def _with_margin(index: TimelineIndex, view: View, visible: tuple[int, int]) -> tuple[int, int]:
-    extra = int(view.margin * (visible[1] - visible[0]))
-    start = max(visible[0] - extra, min(index.start, visible[0]))
-    return start, max(start + 1, min(visible[1] + extra, max(index.end, visible[1])))
 
 
 def fit(
@@ -236,27 +267,27 @@ def fit_bands(
     return inside
 
 
-def _slots(
-    index: TimelineIndex, lanes: list[LaneIndex], theme: Theme
-) -> tuple[dict[str, Slot], dict[str, Any]]:
+def _slots(index: TimelineIndex, lanes: list[LaneIndex], top: float) -> tuple[dict[str, Slot], float]:
     slots: dict[str, Slot] = {}
-    labels: list[str] = []
-    top = 0.0
-    rows: list[tuple[str, str, float]] = []
+    rows: list[tuple[str, float]] = []
     if index.layers:
-        rows.append(("layer", "Layer", _BAND))
+        rows.append(("layer", _BAND))
     if index.phases:
-        rows.append(("phase", "Phase", _BAND))
-    rows += [(lane.track, lane.label, _STACK if lane.rows > 1 else _LANE) for lane in lanes]
-    for key, label, height in rows:
+        rows.append(("phase", _BAND))
+    rows += [(lane.track, _STACK if lane.rows > 1 else _LANE) for lane in lanes]
+    for key, height in rows:
         slots[key] = Slot(top, height)
-        labels.append(label)
         top += height + (0.06 if key == "layer" else _GAP)
-    axis = {
-        "range": [top, -0.1],
+    return slots, top
+
+
+def lane_axis(rows: list[tuple[float, str]], bottom: float, theme: Theme) -> dict[str, Any]:
+    """The y axis of lanes: (middle, label) each, growing downwards to `bottom`."""
+    return {
+        "range": [bottom, -0.1],
         "tickmode": "array",
-        "tickvals": [slot.middle for slot in slots.values()],
-        "ticktext": labels,
+        "tickvals": [middle for middle, _ in rows],
+        "ticktext": [label for _, label in rows],
         "fixedrange": True,
         "showgrid": False,
         "zeroline": False,
@@ -264,131 +295,3 @@ def _slots(
         "tickfont": {"size": 13, "color": theme.text},
         "ticklabelstandoff": 6,
     }
-    return slots, axis
-
-
-def base_layout(index: TimelineIndex, view: View) -> dict[str, Any]:
-    """What every figure over time shares."""
-    start, end = view.visible(index)
-    theme = view.theme
-    return {
-        "barmode": "overlay",
-        "bargap": 0,
-        "margin": {"l": 150, "r": 16, "t": 8, "b": 46},
-        "paper_bgcolor": theme.paper,
-        "plot_bgcolor": theme.paper,
-        "font": {"family": FONT, "size": 12, "color": theme.text},
-        "hovermode": "closest",
-        "hoverdistance": 3,
-        "hoverlabel": {
-            "align": "left",
-            "bgcolor": theme.panel,
-            "bordercolor": theme.muted,
-            "font": {"color": theme.text, "family": FONT, "size": 12},
-            "namelength": -1,
-        },
-        "dragmode": "select" if view.measuring else "zoom",
-        "selectdirection": "h",
-        "showlegend": False,
-        "uirevision": "step",
-        "xaxis": {
-            "range": [float(microseconds(start)), float(microseconds(end))],
-            "title": {"text": "time in the step (µs)", "standoff": 8},
-            "gridcolor": theme.grid,
-            "zeroline": False,
-            "tickformat": ",",
-            "exponentformat": "none",
-            "linecolor": theme.grid,
-            "showline": True,
-            "minallowed": float(microseconds(index.start - (index.end - index.start) // 50)),
-            "maxallowed": float(microseconds(index.end + (index.end - index.start) // 50 + 1)),
-        },
-    }
-
-
-def bandwidth_traces(
-    index: TimelineIndex, view: View, axis: str, bins: int | None = None
-) -> list[dict[str, Any]]:
-    """Read and write bandwidth as steps, in GB/s."""
-    visible = view.visible(index)
-    drawn = _with_margin(index, view, visible)
-    if bins is None:
-        bins = int(view.columns // 2 * (drawn[1] - drawn[0]) / (visible[1] - visible[0]))
-    traces: list[dict[str, Any]] = []
-    curves = (("HBM read", index.read, "transfer"), ("HBM write", index.written, "write"))
-    for name, curve, colour in curves:
-        if len(curve.time) == 0:
-            continue
-        edges, rate = curve.rate(*drawn, bins)
-        width = text.duration((drawn[1] - drawn[0]) / len(rate))
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": name,
-                "x": microseconds(edges),
-                "y": np.append(rate, rate[-1]) / 1e9,
-                "line": {"shape": "hv", "width": 1, "color": view.theme.colours[colour]},
-                "fill": "tozeroy",
-                "yaxis": axis,
-                "hovertemplate": f"{name}: %{{y:,.0f}} GB/s<br>mean over {width}"
-                " at %{x:,.3f} µs<extra></extra>",
-                "showlegend": False,
-            }
-        )
-    return traces
-
-
-def bandwidth_axis(
-    index: TimelineIndex, view: View, axis: str
-) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
-    """(y axis, reference lines, their labels) of a bandwidth panel."""
-    theme = view.theme
-    top = max([x for x in (view.peak, view.achievable) if x], default=0.0)
-    if not top:
-        top = max(float(c.rate(index.start, index.end, 200)[1].max()) for c in (index.read, index.written))
-    spec: dict[str, Any] = {
-        "title": {"text": "HBM (GB/s)", "standoff": 6},
-        "range": [0, 1.22 * top / 1e9 or 1.0],
-        "fixedrange": True,
-        "gridcolor": theme.grid,
-        "zeroline": False,
-        "tickformat": ",",
-        "nticks": 5,
-        "ticklabelstandoff": 4,
-    }
-    shapes, notes = [], []
-    lines = (("peak", view.peak, "solid"), ("achievable", view.achievable, "dot"))
-    for label, value, dash in lines:
-        if not value:
-            continue
-        colour = theme.colours[label]
-        line = {"color": colour, "width": 1.2, "dash": dash}
-        where = {"xref": "x domain", "yref": axis, "y0": value / 1e9, "y1": value / 1e9}
-        shapes.append({"type": "line", "x0": 0, "x1": 1, "line": line, **where})
-        notes.append(
-            {
-                "xref": "x domain",
-                "yref": axis,
-                "x": 1,
-                "y": value / 1e9,
-                "text": f"{label} {text.rate(value)}",
-                "showarrow": False,
-                "xanchor": "right",
-                "yanchor": "bottom" if label == "peak" else "top",
-                "font": {"size": 11, "color": theme.text},
-            }
-        )
-    if len(index.read.time) == 0 and len(index.written.time) == 0:
-        words = "this capture shows no HBM transfers"
-        notes.append(
-            {
-                "xref": "x domain",
-                "yref": f"{axis} domain",
-                "x": 0.5,
-                "y": 0.5,
-                "text": words,
-                "showarrow": False,
-            }
-        )
-    return spec, shapes, notes

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dashboard import text
-from dashboard.figures import FONT
 from dashboard.palette import Theme
+from dashboard.panels import FONT
 
 if TYPE_CHECKING:
     from analyzer.llo.file_program import FileProgram

@@ -1,5 +1,6 @@
 """A capture as the dashboard holds it: the analyzer's tables and numbers, loaded once, shared read-only."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,13 +11,31 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from dashboard import bubbles as bubble_tables
-from dashboard.figures import View
 from dashboard.index import TimelineIndex, build_index
+from dashboard.occupancy import Occupancy, build_occupancy
 from dashboard.palette import Theme
+from dashboard.panels import View
+from dashboard.slices import SliceIndex, build_slice
 
 if TYPE_CHECKING:
     from analyzer.analysis import Analysis
     from dashboard.listing import Listing
+
+
+@dataclass(slots=True)
+class Later:
+    """Another view of a capture that takes seconds to make; kept with the capture once it is there."""
+
+    make: Callable[[], "Loaded"]
+    made: "Loaded | None" = None
+
+    def run(self) -> None:
+        """Make it."""
+        if self.made is None:
+            self.made = self.make()
+
+
+_SERIAL = itertools.count()
 
 
 @dataclass(slots=True)
@@ -30,6 +49,9 @@ class Loaded:
         find_bubbles: the HBM bubbles of a core; called once per core.
         report: the JSON contract of `megascope report --format json`; unknown is None.
         analysis: the analyzer's own result, for pages that need more; None for made-up timelines.
+        others: views made on request: "all": with every core of the slice; "model": what the model says of
+            a measured capture. Absent where there is no such view.
+        serial: tells it from every other one loaded in this process.
     """
 
     title: str
@@ -38,6 +60,11 @@ class Loaded:
     report: dict[str, Any]
     find_bubbles: Callable[[int], pd.DataFrame]
     analysis: "Analysis | None" = None
+    others: dict[str, Later] = field(default_factory=dict)
+    serial: int = field(default_factory=lambda: next(_SERIAL))
+    _slice: list[SliceIndex] = field(default_factory=list)
+    _shifted: dict[tuple[int, int], TimelineIndex] = field(default_factory=dict)
+    _occupancies: dict[int, Occupancy | None] = field(default_factory=dict)
     _indexes: dict[int, TimelineIndex] = field(default_factory=dict)
     _bubbles: dict[int, pd.DataFrame] = field(default_factory=dict)
     _allocations: list[list[tuple[str, str, int]]] = field(default_factory=list)
@@ -56,6 +83,43 @@ class Loaded:
             if chosen not in self._indexes:
                 self._indexes[chosen] = build_index(self.timeline, chosen)
             return self._indexes[chosen]
+
+    def slice(self) -> SliceIndex:
+        """The drawing index of all cores, built on first use."""
+        with self._lock:
+            if not self._slice:
+                self._slice.append(build_slice(self.timeline))
+            return self._slice[0]
+
+    def occupancy(self, core: int | None = None) -> Occupancy | None:
+        """What lay in the VMEM of one core over time; None if unknown."""
+        chosen = self._core(core)
+        with self._lock:
+            if chosen not in self._occupancies:
+                stays = pd.DataFrame() if self.analysis is None else self.analysis.residency
+                capacity = self.fact("vmem", "capacity_bytes")
+                self._occupancies[chosen] = build_occupancy(stays, chosen, capacity)
+            return self._occupancies[chosen]
+
+    def shifted(self, core: int | None, later_ps: int) -> TimelineIndex:
+        """The drawing index of one core with every time moved, to lay it beside another capture's."""
+        if later_ps == 0:
+            return self.index(core)
+        key = (self._core(core), later_ps)
+        with self._lock:
+            if key not in self._shifted:
+                mine = self.timeline[(self.timeline["core"] == key[0]).to_numpy()]
+                columns = {c: mine[c] + later_ps for c in ("start_ps", "issued_ps", "free_ps")}
+                self._shifted[key] = build_index(mine.assign(**columns), key[0])
+                while len(self._shifted) > 4:
+                    self._shifted.pop(next(iter(self._shifted)))
+            return self._shifted[key]
+
+    @property
+    def all_cores(self) -> list[int]:
+        """Cores that can be shown: those with spans, or all of the slice where they can be simulated."""
+        count = self.fact("capture", "cores")
+        return list(range(int(count))) if "all" in self.others and count else self.cores
 
     def listing(self) -> "Listing":
         """The program of the capture, read on first use.
@@ -139,7 +203,42 @@ def load(path: Path, chip: str | None = None) -> Loaded:
     """
     from analyzer.analysis import analyze
 
-    return from_analysis(path, analyze(path, chip=chip))
+    loaded = from_analysis(path, analyze(path, chip=chip))
+    if loaded.provenance == "modelled" and (loaded.fact("capture", "cores") or 1) > len(loaded.cores):
+        loaded.others["all"] = Later(partial(load_all_cores, path, chip))
+    if loaded.fact("trace", "join", "joined"):
+        loaded.others["model"] = Later(partial(load_model, path, chip))
+    return loaded
+
+
+def load_all_cores(path: Path, chip: str | None = None) -> Loaded:
+    """The same with every core of the slice in the timeline, all simulated together."""
+    from analyzer.analysis import analyze
+
+    return from_analysis(path, analyze(path, chip=chip, cores="all"))
+
+
+def load_model(path: Path, chip: str | None = None) -> Loaded:
+    """What the model says of a measured capture: its bundles, simulated.
+
+    Raises:
+        MegascopeError: there are no bundles, or they cannot be simulated.
+    """
+    from analyzer import fold
+    from analyzer.analysis import Analysis
+    from analyzer.capture import open_capture
+    from analyzer.errors import UsageError
+    from analyzer.machine import load_machine
+
+    opened = open_capture(path, chip=chip)
+    name = chip or opened.manifest.get("chip")
+    if name is None:
+        raise UsageError(path, "does not say which chip it was recorded on", "Give one: --chip tpu7x.")
+    machine = load_machine(str(name))
+    timeline, facts, program = fold.model(opened, machine)
+    report, core, step = fold.build(timeline, facts, opened, machine, program)
+    more = {name: frame for name, frame in facts.tables().items() if frame is not None}
+    return from_analysis(path, Analysis(report, timeline, core, step, more=dict(more)))
 
 
 def what_if_report(path: Path, overrides: dict[str, str], chip: str | None = None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dashboard.lanes import LaneIndex, Marks
 from dashboard.palette import Theme
 
 MICROSECOND = 1e6  # in ps
+MOVING = frozenset(("hbm_read", "hbm_write", "vmem_copy", "ici_send", "ici_recv"))
 LEAST_HEIGHT = 0.18  # of a row: a merged mark that is nearly idle is still seen
 CHARACTER = 7.0  # width of a label character in columns
 # Text on a fill, readable in both themes because the fills differ little between them.
@@ -138,7 +139,7 @@ def lane_trace(lane: LaneIndex, marks: Marks, timeline: pd.DataFrame, slot: Slot
         length=np.maximum(extent, canvas.resolution),
         top=bottom - height,
         height=height,
-        hover=_hover(lane, marks, facts, names),
+        hover=hover_texts(lane.label, lane.track in MOVING, marks, facts, names),
         marker={
             "color": canvas.theme.colours[lane.colour],
             "line": {"width": apart, "color": canvas.theme.paper},
@@ -173,10 +174,21 @@ def label_trace(labels: list[Label]) -> dict[str, Any]:
     }
 
 
-def _hover(lane: LaneIndex, marks: Marks, facts: pd.DataFrame, names: list[str]) -> list[str]:
+def hover_texts(
+    where: str | list[str], moves: bool, marks: Marks, facts: pd.DataFrame, names: list[str]
+) -> list[str]:
+    """What hovering over each mark says.
+
+    Args:
+        where: the lane, or one text for each mark.
+        moves: whether the spans move bytes.
+        marks: the marks. facts: the row of the longest span of each. names: their names.
+    """
     layers = facts["layer"].astype("Int64").astype(object).tolist()
     issued = facts["issued_ps"].astype("Int64").astype(object).tolist()
+    places = where if isinstance(where, list) else [where] * len(marks)
     rows = zip(
+        places,
         names,
         marks.start.tolist(),
         marks.end.tolist(),
@@ -190,14 +202,15 @@ def _hover(lane: LaneIndex, marks: Marks, facts: pd.DataFrame, names: list[str])
         facts["phase"].tolist(),
         facts["source"].tolist(),
         issued,
+        facts["queue"].tolist(),
         strict=True,
     )
-    moves = lane.track in ("hbm_read", "hbm_write", "vmem_copy", "ici_send", "ici_recv")
     out = []
-    for name, start, end, busy, size, known, count, first, last, layer, phase, source, issue in rows:
-        lines = [f"<b>{text.plain(name) or 'unnamed'}</b> · {lane.label}"]
+    for row in rows:
+        lane, name, start, end, busy, size, known, count, first, last, layer, phase, source, issue, peer = row
+        lines = [f"<b>{text.plain(name) or 'unnamed'}</b> · {lane}"]
         if count > 1:
-            lines[0] = f"<b>{count:,} spans</b> · {lane.label}<br>longest: {text.plain(name) or 'unnamed'}"
+            lines[0] = f"<b>{count:,} spans</b> · {lane}<br>longest: {text.plain(name) or 'unnamed'}"
         if moves:
             lines.append(_bytes(size, known, count, busy))
         span = f"{text.duration(busy)} (from {start / MICROSECOND:,.3f} to {end / MICROSECOND:,.3f} µs)"
@@ -206,6 +219,8 @@ def _hover(lane: LaneIndex, marks: Marks, facts: pd.DataFrame, names: list[str])
             lines.append(f"issued {text.duration(start - issue)} before its bytes moved")
         place = [f"layer {layer}"] if not pd.isna(layer) else []
         place += [text.plain(phase)] if phase else []
+        if count == 1 and str(peer).startswith("ici:"):
+            place.append(f"peer: core {text.plain(peer[4:])}")
         if place and count == 1:
             lines.append(" · ".join(place))
         where = f"{text.plain(text.place(source))}" if source else f"source {text.UNKNOWN}"

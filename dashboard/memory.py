@@ -9,10 +9,10 @@ import numpy as np
 
 from dashboard import text
 from dashboard.curves import in_flight
-from dashboard.figures import FONT
 from dashboard.index import TimelineIndex
 from dashboard.marks import MICROSECOND, microseconds
 from dashboard.palette import Theme
+from dashboard.panels import FONT
 from dashboard.summary import words_spec
 
 _DATA = re.compile(r"const DATA\s*=\s*")

@@ -1,5 +1,6 @@
 """What a span has to do with others: a copy with the wait it ended, a wait with the copy it waited for."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from dashboard.lanes import equals
 from dashboard.marks import MICROSECOND
 from dashboard.palette import Theme
 from dashboard.post import union
+from dashboard.slices import SliceIndex
 
 Row = dict[Any, Any]  # one row of the timeline, or a piece of a Plotly layout
 
@@ -26,16 +28,23 @@ class Relation:
         row: the span, as a row of the timeline.
         cause: what ended it, for a wait; None if unknown.
         waits: the waits it ended, for a transfer; in time order.
+        sender: for a received message, or a wait for one, the sending on the other core; None if unknown.
     """
 
     row: Row
     cause: Row | None
     waits: list[Row]
+    sender: Row | None = None
+
+    @property
+    def rows(self) -> list[Row]:
+        """The span and everything tied to it."""
+        return [self.row, *self.waits, *(r for r in (self.cause, self.sender) if r)]
 
     @property
     def window(self) -> tuple[int, int]:
         """From the issue or start of the first to the end of the last of them."""
-        rows = [self.row, *self.waits, *([self.cause] if self.cause else [])]
+        rows = self.rows
         starts = [_start(r) for r in rows]
         return min(starts), max(int(r["start_ps"]) + int(r["duration_ps"]) for r in rows)
 
@@ -66,28 +75,71 @@ def relation(index: TimelineIndex, span: int) -> Relation | None:
     return Relation(row, cause, waits)
 
 
-def overlay(found: Relation, middles: dict[str, float], theme: Theme) -> tuple[list[Row], list[Row]]:
-    """(frames, arrows) that show a relation on the lanes; `middles` gives the height of each track's lane."""
+def slice_relation(index: SliceIndex, span: int) -> Relation | None:
+    """As `relation`, with the sender on the other core; None if there is no such span."""
+    frame = index.timeline
+    found = np.flatnonzero(frame["span"].to_numpy() == span)
+    if len(found) == 0:
+        return None
+    row = frame.iloc[int(found[0])].to_dict()
+    cause = None
+    if not pd.isna(row["cause"]):
+        other = np.flatnonzero(frame["span"].to_numpy() == int(row["cause"]))
+        cause = frame.iloc[int(other[0])].to_dict() if len(other) else None
+    waits: list[Row] = []
+    lane = index.lanes.get((int(row["core"]), "wait"))
+    if lane is not None and row["track"] != "wait":
+        part = frame.iloc[lane.row]
+        waits = part[(part["cause"] == span).fillna(False).to_numpy(bool)].head(20).to_dict("records")
+    message = next((r for r in (cause, row) if r is not None and r["track"] == "ici_recv"), None)
+    return Relation(row, cause, waits, None if message is None else _sender(index, message))
+
+
+def _sender(index: SliceIndex, message: Row) -> Row | None:
+    """The sending of a received message: of the same issue, by the peer it names."""
+    peer = str(message["queue"]).removeprefix("ici:")
+    lane = index.lanes.get((int(peer), "collective")) if peer.isdigit() else None
+    if lane is None or pd.isna(message["issued_ps"]):
+        return None
+    part = index.timeline.iloc[lane.row]
+    same = (part["issued_ps"] == message["issued_ps"]).fillna(False).to_numpy(bool)
+    same &= equals(part["track"], "ici_send") & (part["queue"] == f"ici:{message['core']}").to_numpy(bool)
+    found = np.flatnonzero(same)
+    return part.iloc[int(found[0])].to_dict() if len(found) else None
+
+
+def overlay(
+    found: Relation, place: Callable[[Row], tuple[float, float] | None], theme: Theme
+) -> tuple[list[Row], list[Row]]:
+    """(frames, arrows) that show a relation on the lanes.
+
+    Args:
+        found: what is tied to what.
+        place: middle and half the height of the lane of a span, None where it is not shown.
+        theme: colours.
+    """
     frames: list[Row] = []
     arrows: list[Row] = []
     colour = theme.text
-    rows = [found.row, *found.waits, *([found.cause] if found.cause else [])]
-    for row in rows:
-        middle = middles.get(str(row["track"]))
-        if middle is None:
+    for row in found.rows:
+        where = place(row)
+        if where is None:
             continue
+        middle, half = where
         start = int(row["start_ps"]) / MICROSECOND
         end = start + int(row["duration_ps"]) / MICROSECOND
         axes = {"xref": "x", "yref": "y"}
-        box = {"type": "rect", "x0": start, "x1": end, "y0": middle - 0.56, "y1": middle + 0.56}
+        box = {"type": "rect", "x0": start, "x1": end, "y0": middle - half, "y1": middle + half}
         frames.append({**axes, **box, "line": {"color": colour, "width": 2}})
         issued = _start(row) / MICROSECOND
         if issued < start:
             wire = {"type": "line", "x0": issued, "x1": start, "y0": middle, "y1": middle}
             frames.append({**axes, **wire, "line": {"color": colour, "width": 1.5, "dash": "dot"}})
     pairs = [(found.cause, found.row)] if found.cause else [(found.row, w) for w in found.waits]
+    if found.sender:
+        pairs.append((found.sender, found.cause or found.row))
     for source, target in pairs:
-        low, high = middles.get(str(source["track"])), middles.get(str(target["track"]))
+        low, high = place(source), place(target)
         if low is None or high is None:
             continue
         arrows.append(
@@ -97,9 +149,9 @@ def overlay(found: Relation, middles: dict[str, float], theme: Theme) -> tuple[l
                 "axref": "x",
                 "ayref": "y",
                 "ax": (int(source["start_ps"]) + int(source["duration_ps"])) / MICROSECOND,
-                "ay": low,
+                "ay": low[0],
                 "x": (int(target["start_ps"]) + int(target["duration_ps"])) / MICROSECOND,
-                "y": high,
+                "y": high[0],
                 "text": "",
                 "showarrow": True,
                 "arrowhead": 2,
@@ -123,6 +175,9 @@ def describe(found: Relation) -> list[str]:
         late = int(row["issued_ps"]) - int(row["free_ps"])
         free = f"its buffer was free {text.duration(late)} before that"
         lines.append(free if late >= 0 else "its buffer was in use")
+    if found.sender:
+        issued = int(found.sender["issued_ps"]) / MICROSECOND
+        lines.append(f"sent by core {int(found.sender['core'])}, issued at {issued:,.3f} µs")
     if found.cause:
         lines.append(f"ended by {text.shorten(found.cause['name'], 60)} ({found.cause['track']})")
     elif row["track"] == "wait":

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from dashboard import text
-from dashboard.figures import FONT
 from dashboard.index import Band
 from dashboard.marks import INK, MICROSECOND
 from dashboard.palette import Theme
+from dashboard.panels import FONT
 
 # key of report["step"]["critical_path"] -> (words, colour key), in the order drawn.
 PARTS: tuple[tuple[str, str, str], ...] = (

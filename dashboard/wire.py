@@ -23,14 +23,15 @@ def wire(value: Any, key: str = "") -> Any:
 
 
 def typed(array: np.ndarray) -> dict[str, str] | list[Any]:
-    """1-D numeric arrays as base64; int64 shrinks to int32 where it fits, else becomes float64."""
-    if array.ndim != 1 or array.dtype.kind not in "fiu":
+    """Numeric arrays as base64; int64 shrinks to int32 where it fits, else becomes float64."""
+    if array.ndim not in {1, 2} or array.dtype.kind not in "fiu":
         return array.tolist()
     if array.dtype.itemsize == 8 and array.dtype.kind in "iu":
-        fits = len(array) == 0 or (array.min() >= -(2**31) and array.max() < 2**31)
+        fits = array.size == 0 or (array.min() >= -(2**31) and array.max() < 2**31)
         array = array.astype(np.int32 if fits else np.float64)
     code = _CODES.get(array.dtype.name)
     if code is None:
         return array.tolist()
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    return {"dtype": code, "bdata": base64.b64encode(little.tobytes()).decode("ascii")}
+    found = {"dtype": code, "bdata": base64.b64encode(little.tobytes()).decode("ascii")}
+    return found if array.ndim == 1 else {**found, "shape": f"{array.shape[0]}, {array.shape[1]}"}

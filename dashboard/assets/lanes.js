@@ -46,7 +46,11 @@
       };
     }
     if (trace.type === "heatmap") {
-      return Object.assign({ kind: "heat", name: trace.name, z: numbers(trace.z) }, trace.meta);
+      const x = numbers(trace.x), y = numbers(trace.y);
+      return {
+        kind: "heat", name: trace.name, z: numbers(trace.z), x0: x[0], cell: (x[x.length - 1] - x[0]) / (x.length - 1),
+        columns: x.length - 1, y: y, colour: trace.meta.colour, labels: trace.meta.labels,
+      };
     }
     return {
       kind: "text", x: numbers(trace.x), y: numbers(trace.y), text: (trace.text || []).map(literal),
@@ -113,10 +117,11 @@
     }
 
     function drawHeat(context, trace, g) {
-      const width = trace.columns, cell = (trace.x1 - trace.x0) / width;
+      const width = trace.columns, cell = trace.cell;
       context.fillStyle = trace.colour;
-      for (let row = 0; row < trace.tops.length; row++) {
-        const top = g.top + (trace.tops[row] - g.first) * g.step, height = Math.max(1, trace.height * g.step);
+      for (let row = 0; row + 1 < trace.y.length; row++) {
+        if (!trace.labels[row]) continue;
+        const top = g.top + (trace.y[row] - g.first) * g.step, height = Math.max(1, (trace.y[row + 1] - trace.y[row]) * g.step);
         for (let i = 0; i < width; i++) {
           const share = trace.z[row * width + i];
           if (!share) continue;
@@ -125,8 +130,8 @@
           const low = (trace.x0 + i * cell - g.from) * g.scale, high = (trace.x0 + run * cell - g.from) * g.scale;
           i = run - 1;
           if (high < 0 || low > g.width) continue;
-          context.globalAlpha = 0.12 + (0.88 * share) / 255;
-          context.fillRect(g.left + low, top, Math.max(0.7, high - low), height);
+          context.globalAlpha = 0.12 + (0.88 * share) / 100;
+          context.fillRect(g.left + low, top, high - low, height);
         }
       }
       context.globalAlpha = 1;
@@ -202,14 +207,14 @@
     }
 
     function cellAt(trace, time, row) {
-      const width = trace.columns, cell = (trace.x1 - trace.x0) / width;
-      const number = trace.tops.findIndex((top) => row >= top && row <= top + trace.height);
-      const i = Math.floor((time - trace.x0) / cell);
-      if (number < 0 || i < 0 || i >= width || !trace.z[number * width + i]) return null;
-      const share = Math.round((100 * trace.z[number * width + i]) / 255);
-      const from = trace.x0 + i * cell, places = Math.max(0, Math.min(6, Math.ceil(1 - Math.log10(cell))));
-      const text = "<b>" + trace.labels[number] + "</b> · " + trace.name + "<br>" + (share < 1 ? "less than 1" : share) +
-        " % of " + from.toFixed(places) + " to " + (from + cell).toFixed(places) + " µs<br>zoom in for single spans";
+      const i = Math.floor((time - trace.x0) / trace.cell);
+      let number = 0;
+      while (number + 1 < trace.y.length && !(row >= trace.y[number] && row < trace.y[number + 1])) number++;
+      const share = i < 0 || i >= trace.columns || !trace.labels[number] ? 0 : trace.z[number * trace.columns + i];
+      if (!share) return null;
+      const from = trace.x0 + i * trace.cell, digits = Math.max(0, Math.min(6, Math.ceil(1 - Math.log10(trace.cell))));
+      const text = "<b>" + trace.labels[number] + "</b> · " + trace.name + "<br>" + share + " % of the time from " +
+        from.toFixed(digits) + " to " + (from + trace.cell).toFixed(digits) + " µs<br>zoom in for single spans";
       return { text: text, span: null };
     }
 

@@ -76,6 +76,13 @@
       ]);
       if (!answer.ok) throw new Error("the server answered " + answer.status);
       const found = await answer.json();
+      if (found.pending && pending === mine) {
+        // The server is simulating something for this; the old picture stays, dimmed, until it is there.
+        place.classList.add("busy");
+        window.dash_clientside.set_props("timeline-note", { children: found.pending });
+        await new Promise(function (resolve) { setTimeout(resolve, 300); });
+        return pending === mine ? draw(body) : window.dash_clientside.no_update;
+      }
       if (pending !== mine) return window.dash_clientside.no_update;
       let plot = place.querySelector(".js-plotly-plot");
       const fresh = !plot;
@@ -94,6 +101,12 @@
       await library.react(plot, rest, behind(found.layout), CONFIG);
       plot.lanes.draw();
       if (fresh) listen(plot, plot.lanes);
+      // Other parts of the page follow what is drawn, not what was asked for: that may take seconds to come.
+      const drawn = body.core + "/" + body.account;
+      if (plot.drawn !== drawn && !(fresh && body.account !== "both")) {
+        window.dash_clientside.set_props("drawn-core", { data: body.core });
+      }
+      plot.drawn = drawn;
       return found.note;
     } catch (error) {
       if (error.name === "AbortError") return window.dash_clientside.no_update;
@@ -109,11 +122,14 @@
 
   window.dash_clientside = Object.assign({}, window.dash_clientside);
   window.dash_clientside.megascope = Object.assign({}, window.dash_clientside.megascope, {
-    draw: function (view, core, theme, more, selected, measuring, path) {
+    draw: function (view, core, theme, more, selected, measuring, kinds, account, align, path) {
       return draw({
         window: view || null, core: core, theme: theme, more: more || [], selected: selected,
-        measuring: !!(measuring && measuring.length), path: path,
+        measuring: !!(measuring && measuring.length), kinds: kinds, account: account, align: align || "", path: path,
       });
+    },
+    kinds: function (core) {
+      return core === -1 ? {} : { display: "none" };
     },
   });
 })();

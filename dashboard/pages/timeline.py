@@ -6,14 +6,16 @@ from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html,
 
 from analyzer.errors import MegascopeError
 from dashboard import text
+from dashboard.beside import anchors
 from dashboard.bubbles import bubble_rows
 from dashboard.components import facts, legend, panel
-from dashboard.context import Context
+from dashboard.context import ALL_CORES, Context
 from dashboard.figures import LEGEND
 from dashboard.index import TimelineIndex
 from dashboard.loading import Loaded
 from dashboard.pages import timeline_tools
 from dashboard.post import repeats
+from dashboard.slices import DEFAULT_KINDS, KINDS
 
 KEY = "timeline"
 TITLE = "Timeline"
@@ -51,6 +53,7 @@ def layout(loaded: Loaded, identity: str) -> html.Div:
             dcc.Store(id="window"),
             dcc.Store(id="selected"),
             dcc.Store(id="clicked"),
+            dcc.Store(id="drawn-core"),
             dcc.Store(id="stretch"),
             dcc.Store(id="search-place"),
         ],
@@ -77,19 +80,28 @@ def toolbar(loaded: Loaded, index: TimelineIndex) -> html.Div:
                 disabled=not layers,
             ),
             dcc.Dropdown(
-                [{"label": f"core {c}", "value": c} for c in loaded.cores],
+                cores_of(loaded),
                 index.core,
                 id="core",
                 clearable=False,
                 className="control control-narrow",
-                disabled=len(loaded.cores) < 2,
+                disabled=len(loaded.all_cores) < 2,
             ),
+            *accounts(loaded),
             dcc.Checklist(
                 [{"label": "scalar", "value": "scalar"}],
                 [],
                 id="more-lanes",
                 className="checks",
                 style={} if any(lane.track == "scalar" for lane in index.lanes) else {"display": "none"},
+            ),
+            dcc.Checklist(
+                [{"label": label, "value": key} for key, label, _, _ in KINDS],
+                list(DEFAULT_KINDS),
+                id="kinds",
+                className="checks",
+                style={"display": "none"},
+                inline=True,
             ),
             *timeline_tools.tools(),
             html.Button("−", id="zoom-out", title="Zoom out (key −)", **{"data-key": "-"}),
@@ -98,6 +110,30 @@ def toolbar(loaded: Loaded, index: TimelineIndex) -> html.Div:
         ],
         className="toolbar",
     )
+
+
+def cores_of(loaded: Loaded) -> list[dict[str, Any]]:
+    """Choices of a core, and all of them side by side."""
+    cores = [{"label": f"core {c}", "value": c} for c in loaded.all_cores]
+    return cores if len(cores) < 2 else [{"label": "all cores", "value": ALL_CORES}, *cores]
+
+
+def accounts(loaded: Loaded) -> list[Any]:
+    """Choice between what was measured and what the model says, where there are both."""
+    both = "model" in loaded.others
+    names = (("measured", "measure"), ("modelled", "model"), ("both", "both"))
+    shown = {} if both else {"display": "none"}
+    return [
+        dcc.RadioItems(
+            [{"label": label, "value": value} for label, value in names],
+            "both" if both else "measure",
+            id="account",
+            className="checks",
+            inline=True,
+            style=shown,
+        ),
+        html.Div(dcc.Dropdown([], id="align", placeholder="align at step", className="control"), style=shown),
+    ]
 
 
 def bubble_section(loaded: Loaded, core: int) -> html.Section:
@@ -158,17 +194,42 @@ def register(app: Dash, context: Context) -> None:
         Input("more-lanes", "value"),
         Input("selected", "data"),
         Input("measure", "value"),
+        Input("kinds", "value"),
+        Input("account", "value"),
+        Input("align", "value"),
         State("url", "pathname"),
+    )
+    app.clientside_callback(
+        ClientsideFunction("megascope", "kinds"),
+        Output("kinds", "style"),
+        Input("core", "value"),
     )
 
     @app.callback(
         Output("bubbles", "children"),
-        Input("core", "value"),
+        Input("drawn-core", "data"),
         State("url", "pathname"),
         prevent_initial_call=True,
     )
     def other_core(core: int, pathname: str) -> Any:
         try:
-            return bubble_section(context.loaded(pathname), core).children
+            owner, _ = context.of_core(context.loaded(pathname), core)
         except MegascopeError:
             return no_update
+        return no_update if owner is None else bubble_section(owner, owner.index(core).core).children
+
+    @app.callback(
+        Output("align", "options"),
+        Input("drawn-core", "data"),
+        State("url", "pathname"),
+        prevent_initial_call=True,
+    )
+    def known_to_both(core: int, pathname: str) -> Any:
+        try:
+            loaded = context.loaded(pathname)
+            modelled, _ = context.other(loaded, "model")
+        except MegascopeError:
+            return no_update
+        if modelled is None or modelled is loaded:
+            return []
+        return anchors(loaded.index(core), modelled.index(core))

@@ -8,8 +8,8 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from analyzer.errors import MegascopeError
 from dashboard import text
 from dashboard.components import link
-from dashboard.context import Context
-from dashboard.relations import describe, measure, relation, search
+from dashboard.context import ALL_CORES, Context
+from dashboard.relations import describe, measure, relation, search, slice_relation
 
 
 def tools() -> list[Any]:
@@ -40,22 +40,27 @@ def register(app: Dash, context: Context) -> None:
     )
     def select(click: Any, stretch: Any, core: int | None, pathname: str) -> tuple[Any, Any]:
         try:
-            loaded = context.loaded(pathname)
+            loaded, _ = context.of_core(context.loaded(pathname), core)
         except MegascopeError:
+            return no_update, no_update
+        if loaded is None:
             return no_update, no_update
         index = loaded.index(core)
         if any(t["prop_id"] == "stretch.data" for t in ctx.triggered):
             chosen = _range(stretch)
             return (no_update, no_update) if chosen is None else (None, _measured(measure(index, *chosen)))
         span = _span(click)
-        found = None if span is None else relation(index, span)
+        if span is None:
+            return None, ""
+        found = slice_relation(loaded.slice(), span) if core == ALL_CORES else relation(index, span)
         if found is None:
             return None, ""
+        owner = f"Core {int(found.row['core'])}: " if core == ALL_CORES else ""
         identity = context.identity(pathname)
         low, high = found.window
         room = (high - low) // 4 + 1000
         where = link(identity, "timeline", **{"from": max(0, low - room), "to": high + room})
-        parts: list[Any] = [" · ".join(describe(found)), " ", html.A("zoom to it", href=where)]
+        parts: list[Any] = [owner + " · ".join(describe(found)), " ", html.A("zoom to it", href=where)]
         first = found.row["bundle_first"]
         if not pd.isna(first):
             parts += [" ", dcc.Link("bundles", href=link(identity, "bundles", bundle=f"{int(first):#x}"))]
@@ -79,9 +84,12 @@ def register(app: Dash, context: Context) -> None:
         if not words:
             return nothing
         try:
-            index = context.loaded(pathname).index(core)
+            loaded, _ = context.of_core(context.loaded(pathname), core)
         except MegascopeError:
             return nothing
+        if loaded is None:
+            return nothing
+        index = loaded.index(core)
         matches = search(index, str(words))
         if not matches:
             return no_update, f"Nothing in this core is called “{text.shorten(words, 60)}”.", 0, None

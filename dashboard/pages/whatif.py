@@ -139,7 +139,7 @@ def register(app: Dash, context: Context) -> None:
                     "Move a slider: the program is simulated again on the changed machine.", className="muted"
                 ),
             ], True
-        key = (context.identity(pathname), id(loaded), tuple(sorted(changed.items())))
+        key = (loaded.serial, tuple(sorted(changed.items())))
         state = context.jobs.ask(key, lambda: context.what_if(loaded.path, changed))
         if not state.done:
             queue = f", {text.count(state.waiting, 'job')} before it" if state.waiting else ""

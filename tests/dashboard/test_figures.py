@@ -10,10 +10,11 @@ import pytest
 from analyzer import timeline as tl
 from dashboard.bubbles import bubble_rows, conform
 from dashboard.curves import in_flight, moved
-from dashboard.figures import View, bandwidth_figure, shape_count, step_spec, timeline_figure
+from dashboard.figures import bandwidth_figure, shape_count, step_spec, timeline_figure
 from dashboard.index import build_index
 from dashboard.lanes import LANES
 from dashboard.palette import DARK, LIGHT, theme
+from dashboard.panels import View
 
 COPY = 2 << 20
 
