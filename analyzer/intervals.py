@@ -22,11 +22,14 @@ def from_spans(starts: ArrayLike, ends: ArrayLike) -> Intervals:
     first = np.asarray(starts, dtype=np.int64)
     last = np.asarray(ends, dtype=np.int64)
     keep = last > first
-    first, last = first[keep], last[keep]
+    if not keep.all():
+        first, last = first[keep], last[keep]
     if first.size == 0:
         return EMPTY
-    order = np.argsort(first, kind="stable")
-    first, last = first[order], np.maximum.accumulate(last[order])
+    if not (first[1:] >= first[:-1]).all():
+        order = np.argsort(first, kind="stable")
+        first, last = first[order], last[order]
+    last = np.maximum.accumulate(last)
     opens = np.empty(first.size, dtype=bool)
     opens[0] = True
     opens[1:] = first[1:] > last[:-1]
@@ -90,6 +93,12 @@ def complement(a: Intervals, start: int, end: int) -> Intervals:
 def measure(a: Intervals) -> int:
     """Total length."""
     return int((a[:, 1] - a[:, 0]).sum())
+
+
+def contains(a: Intervals, times: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether a covers each time."""
+    index = np.searchsorted(a[:, 0], times, side="right") - 1
+    return (index >= 0) & (times < a[np.maximum(index, 0), 1]) if len(a) else np.zeros(len(times), dtype=bool)
 
 
 def covered(a: Intervals, starts: ArrayLike, ends: ArrayLike) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 All times are picoseconds, all sizes bytes. None means unknown, never zero.
 """
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analyzer import intervals, view
+from analyzer import intervals, nesting, view
 from analyzer.timeline import Track
 from analyzer.view import CoreStep
 
@@ -227,37 +228,30 @@ def self_times(regions: pd.DataFrame, start: int, end: int) -> dict[Place, inter
     """
     first = np.clip(view.starts(regions), start, end)
     last = np.clip(view.ends(regions), start, end)
-    order = np.lexsort((-last, first))
-    layers = regions["layer"].tolist()
+    order = nesting.entry_order(first, last)
+    if order is not None:
+        first, last, regions = first[order], last[order], regions.iloc[order]
+    layers = [None if pd.isna(layer) else int(layer) for layer in regions["layer"].tolist()]
     names = [str(phase) or str(name) for phase, name in zip(regions["phase"], regions["name"], strict=True)]
-    pieces: dict[Place, list[tuple[int, int]]] = {}
-    stack: list[tuple[Place, int]] = []
-    now = start
+    known: dict[Place, int] = {}
+    of = np.array([known.setdefault(key, len(known)) for key in zip(layers, names, strict=True)], dtype=int)
+    return dict(zip(known, own_times(first, last, of, len(known)), strict=True))
 
-    def run_until(time: int) -> None:
-        nonlocal now
-        while stack and now < time:
-            key, stop = stack[-1]
-            upto = min(stop, time)
-            if upto > now:
-                pieces[key].append((now, upto))
-                now = upto
-            if stop <= time:
-                stack.pop()
-        now = max(now, time)
 
-    for row in order:
-        run_until(int(first[row]))
-        key: Place = (None if pd.isna(layers[row]) else int(layers[row]), names[row])
-        pieces.setdefault(key, [])
-        while stack and stack[-1][1] <= now:
-            stack.pop()
-        stack.append((key, int(last[row])))
-    run_until(end)
-    return {
-        key: intervals.from_spans([s for s, _ in spans], [e for _, e in spans])
-        for key, spans in pieces.items()
-    }
+def own_times(
+    first: NDArray[np.int64], last: NDArray[np.int64], of: NDArray[np.int64], groups: int
+) -> list[intervals.Intervals]:
+    """For each group of nested spans, when one of its spans was the innermost.
+
+    Args:
+        first, last: int64[S], starts and ends.
+        of: int64[S], the group of each, 0 to groups - 1.
+    """
+    starts, ends, rows = nesting.innermost(first, last)
+    order = np.argsort(of[rows], kind="stable")
+    bounds = np.searchsorted(of[rows][order], np.arange(groups + 1))
+    parts = [order[low:high] for low, high in itertools.pairwise(bounds.tolist())]
+    return [intervals.from_spans(starts[part], ends[part]) for part in parts]
 
 
 def phases(core: CoreStep, *, transfers_visible: bool = True) -> list[Phase]:

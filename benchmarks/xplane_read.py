@@ -1,9 +1,12 @@
 """Speed of reading an xplane: ours, jax's ProfileData, xprof's; each in a process of its own.
 
-    python benchmarks/xplane_read.py [--events 2000000] [--file FILE]
+    python benchmarks/xplane_read.py [--events 2000000] [--shape operations|kernel] [--file FILE]
 
-Without --file a synthetic capture is written: one line, two stats per event. Prints events per second and
-peak memory of each reader; all three sum up the durations and count the values of one stat.
+Without --file a synthetic capture is written, two stats per event: one line of operations, or the calls of a
+kernel with nested scopes. Prints events per second and peak memory of each reader; all three sum up the
+durations and count the values of one stat. `summary` is all that `megascope report` does: read, timeline,
+numbers, digest, cache. The time includes the imports, that of one core the start of Python as well: it is the
+figure to go by on a machine that does other things.
 """
 
 import argparse
@@ -18,7 +21,9 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))
-READERS = ("ours", "profile_data", "xprof")
+READERS = ("summary", "ours", "profile_data", "xprof")
+CALL = b'%mlp.1 = f32[8] custom-call(f32[8] %x), custom_call_target="tpu_custom_call"'
+SCOPES = (("layer", 4000), ("gate", 900), ("wait", 800), ("up", 900), ("down", 1900))  # ns in a call's layer
 
 
 def varint(value: int) -> bytes:
@@ -55,6 +60,55 @@ def write(path: Path, events: int) -> None:
     )
     plane = field(1, 2) + field(2, b"/device:TPU:0") + field(3, bytes(line)) + metadata + stats
     path.write_bytes(field(1, plane))
+
+
+def write_kernel(path: Path, events: int) -> None:
+    """The calls of a kernel in modules of their own: layers with scopes in them, 1,000 scopes to a call."""
+    import struct
+
+    def line(name: bytes, rows: list[tuple[int, int, int]]) -> bytes:
+        out = bytearray(field(2, name))
+        for i, (kind, start, duration) in enumerate(rows):
+            stats = field(4, field(1, 1) + field(4, i)) + field(
+                4, field(1, 2) + b"\x11" + struct.pack("<d", i * 0.5)
+            )
+            out += field(4, field(1, kind) + field(2, start) + field(3, duration) + stats)
+        return field(3, bytes(out))
+
+    scopes, calls = [], []
+    for call in range(max(events // 1_000, 1)):
+        begin = call * 900_000_000
+        calls.append((2, begin, 810_000_000))
+        for layer in range(200):
+            at = begin + layer * 4_000_000
+            inner = at + 100_000
+            scopes.append((10, at, SCOPES[0][1] * 1_000))
+            for kind, (name, length) in enumerate(SCOPES[1:], 11):
+                inside = name == "wait"  # waits lie in the scope before them
+                scopes.append((kind, inner - 850_000 if inside else inner, length * 1_000))
+                inner += 0 if inside else length * 1_000
+    names = {1: b"jit_mlp(1)", 2: CALL} | {10 + i: name.encode() for i, (name, _) in enumerate(SCOPES)}
+    metadata = b"".join(
+        field(4, field(1, i) + field(2, field(1, i) + field(2, name))) for i, name in names.items()
+    )
+    stats = b"".join(
+        field(5, field(1, i) + field(2, field(1, i) + field(2, name)))
+        for i, name in ((1, b"run_id"), (2, b"% util"))
+    )
+    modules = [(1, start, duration) for _, start, duration in calls]
+    lines = line(b"XLA Modules", modules) + line(b"XLA Ops", calls) + line(b"XLA TraceMe", scopes)
+    path.write_bytes(field(1, field(1, 2) + field(2, b"/device:TPU:0") + lines + metadata + stats))
+
+
+def read_summary(path: Path) -> tuple[int, int]:
+    """What `megascope report FILE` does; events as the report counts them."""
+    from analyzer.analysis import analyze
+    from analyzer.cli import render
+
+    os.environ["XDG_CACHE_HOME"] = str(path.parent / "cache")  # kept, as always, but not beside the user's
+    report = analyze(path, use_cache=False).report
+    render(report, "text")
+    return sum(sum(lines.values()) for lines in report["trace"]["received"].values()), 0
 
 
 def read_ours(path: Path) -> tuple[int, int]:
@@ -97,17 +151,26 @@ def read_xprof(path: Path) -> tuple[int, int]:
 
 def run(reader: str, path: Path) -> None:
     started = time.perf_counter()
-    events, with_stat = {"ours": read_ours, "profile_data": read_profile_data, "xprof": read_xprof}[reader](
-        path
-    )
-    seconds = time.perf_counter() - started
+    functions = {
+        "summary": read_summary,
+        "ours": read_ours,
+        "profile_data": read_profile_data,
+        "xprof": read_xprof,
+    }
+    events, with_stat = functions[reader](path)
+    seconds, busy = time.perf_counter() - started, time.process_time()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"events": events, "with_stat": with_stat, "seconds": seconds, "peak_mib": peak}))
+    print(
+        json.dumps(
+            {"events": events, "with_stat": with_stat, "seconds": seconds, "busy": busy, "peak_mib": peak}
+        )
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--events", type=int, default=2_000_000)
+    parser.add_argument("--shape", choices=("operations", "kernel"), default="operations")
     parser.add_argument("--file", type=Path)
     parser.add_argument("--reader", choices=READERS)
     arguments = parser.parse_args()
@@ -118,7 +181,7 @@ def main() -> None:
         path = arguments.file
         if path is None:
             path = Path(folder) / "synthetic.xplane.pb"
-            write(path, arguments.events)
+            (write if arguments.shape == "operations" else write_kernel)(path, arguments.events)
         print(f"{path.stat().st_size / 1e6:.0f} MB")
         for reader in READERS:
             command = [sys.executable, __file__, "--reader", reader, "--file", str(path)]
@@ -134,9 +197,11 @@ def main() -> None:
                 continue
             result = json.loads(done.stdout)
             print(
-                f"{reader:13} {result['events'] / result['seconds']:>12,.0f} events/s  "
-                f"{result['seconds']:6.2f} s  peak {result['peak_mib']:6.0f} MiB  "
-                f"{result['events']:,} events, {result['with_stat']:,} with the stat"
+                f"{reader:13} {result['events'] / result['seconds']:>10,.0f} events/s"
+                f" {result['events'] / result['busy']:>10,.0f} per second of one core"
+                f" {result['seconds']:6.2f} s  peak {result['peak_mib']:6.0f} MiB"
+                f"  {result['events']:,} events"
+                + (f", {result['with_stat']:,} with the stat" if reader != "summary" else "")
             )
 
 

@@ -9,16 +9,24 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from analyzer import intervals, metrics, view
 from analyzer.measured import entries, exported, join, operations, proto, trust
 from analyzer.measured.compare import compare_phases, join_with
 from analyzer.measured.entries import COUNTED, MEASURED
 from analyzer.measured.kernel import Kernel, choose_kernel, median
 from analyzer.measured.load import ASYNC, OPS, Loaded, load
+from analyzer.measured.phases import step_times
 from analyzer.measured.scopes import DMA_WAITS
-from analyzer.measured.spans import CoreTrace, build_timeline, core_trace, origin
+from analyzer.measured.spans import (
+    SPANS_KEPT,
+    CoreTrace,
+    build_timeline,
+    core_trace,
+    events_of,
+    origin,
+    steps_kept,
+    whole_time,
+)
 from analyzer.measured.stages import stages
 from analyzer.measured.traffic import Traffic, count_traffic
 from analyzer.reports import contract
@@ -63,27 +71,51 @@ def measure(path: Path, capture: "Capture") -> Measured:
     loaded = load(path)
     kernel, choice = choose_kernel(loaded.devices)
     traces = [core_trace(device, kernel) for device in loaded.devices]
+    if not any(len(trace.runs) for trace in traces):
+        traces = [whole_time(trace) for trace in traces]
+        choice.append("no steps and no modules in this trace: all of the recorded time is taken as one run")
     # The reported core is the slowest: it is what a step waits for. Cores without a run cannot be it.
     reported = max(traces, key=lambda t: (len(t.runs) > 0, entries.median_ps(t), -t.device.core))
     made = exported.provenance_of(reported.device.facts)
+    zero = origin(traces)
+    step, window = _reported_run(reported, zero)
+    core = reported.device.core
     if made is None or loaded.trace is None:
-        timeline, kept = build_timeline(traces, _reported_step(reported))
-        if kept is not None:
-            choice.append(
-                f"the timeline holds steps {kept[0]} to {kept[1]} of {len(reported.step_starts)};"
-                " stages and categories are of all of them"
-            )
-        return _report(loaded, kernel, traces, reported, timeline, capture, choice)
+        choice += _kept(traces, reported, step)
+        report = _report(
+            loaded, kernel, traces, reported, step_times(reported, step, window), capture, choice
+        )
+        return Measured(build_timeline(traces, step)[0], report, core, step)
     choice.append(f"written by `megascope export` from a {made} timeline: nothing in it was measured")
     timeline = exported.read_timeline(loaded.trace)
-    result = _report(loaded, kernel, traces, reported, timeline, capture, choice)
-    result.report["trace"]["not_usable"] = []
-    hbm = result.report["hbm"]
-    seen = metrics.hbm(view.core_step(timeline, result.core, result.step), hbm["peak_bytes_per_s"])
+    shown = view.core_step(timeline, core, step, (window[0] - zero, window[1] - zero))
+    times = metrics.phases(shown, transfers_visible=False), metrics.core_time(shown)
+    report = _report(loaded, kernel, traces, reported, times, capture, choice)
+    report["trace"]["not_usable"] = []
+    hbm = report["hbm"]
+    seen = metrics.hbm(view.core_step(timeline, core, step), hbm["peak_bytes_per_s"])
     if len(timeline) and seen.copies:  # the exported table holds the copies that a real trace does not show
         hbm |= asdict(seen)
         hbm["per_core"] = [asdict(seen)]
-    return Measured(timeline, _relabel(result.report, made), result.core, result.step)
+    return Measured(timeline, _relabel(report, made), core, step)
+
+
+def _kept(traces: list[CoreTrace], reported: CoreTrace, step: int) -> list[str]:
+    """A note where the timeline holds less than the trace."""
+    kept = steps_kept(traces, step)
+    if kept is None:
+        return []
+    low, high = kept
+    count = events_of(traces, step) if low == high else 0
+    if count > SPANS_KEPT:
+        return [
+            f"the timeline holds step {low} of {len(reported.step_starts)}, short neighbours of its {count:,}"
+            " events as one span each; numbers are of all events"
+        ]
+    return [
+        f"the timeline holds steps {low} to {high} of {len(reported.step_starts)};"
+        " stages and categories are of all of them"
+    ]
 
 
 def _relabel(value: Any, provenance: str, *, label: bool = False) -> Any:
@@ -101,33 +133,39 @@ def _reported_step(trace: CoreTrace) -> int:
     return 0 if index is None else int(trace.step_of(trace.runs.start_ps[index : index + 1])[0])
 
 
+def _reported_run(trace: CoreTrace, zero: int) -> tuple[int, tuple[int, int]]:
+    """The reported step, and start and end of its run in picoseconds of the trace; `zero` twice if none."""
+    index = median(trace.runs.duration_ps)
+    if index is None:
+        return 0, (zero, zero)
+    start = int(trace.runs.start_ps[index])
+    return _reported_step(trace), (start, start + int(trace.runs.duration_ps[index]))
+
+
 def _report(  # noqa: PLR0917
     loaded: Loaded,
     kernel: Kernel | None,
     traces: list[CoreTrace],
     reported: CoreTrace,
-    timeline: "pd.DataFrame",
+    times: tuple[list[metrics.Phase], metrics.CoreTime],
     capture: "Capture",
     choice: list[str],
-) -> Measured:
+) -> dict[str, Any]:
     zero, runs, device = origin(traces), reported.runs, reported.device
     index = median(runs.duration_ps)
-    start = 0 if index is None else int(runs.start_ps[index])
-    window = (0, 0) if index is None else (start - zero, start - zero + int(runs.duration_ps[index]))
-    step = _reported_step(reported)
-    core = view.core_step(timeline, device.core, step, window)
+    step, window = _reported_run(reported, zero)
     program = proto.traced_program(loaded.programs, kernel.name) if kernel else None
     traffic = count_traffic(reported.scopes, reported.calls, program, kernel) if kernel else []
     one = traffic[index] if traffic and index is not None else None
     peak_gb = device.facts.get("peak_hbm_bw_gigabytes_per_second")
     peak = float(peak_gb) * 1e9 if isinstance(peak_gb, int | float) and peak_gb > 0 else None
     waits = _dma_wait(reported, runs, index)
-    phases = [entries.phase_entry(phase, waits) for phase in metrics.phases(core, transfers_visible=False)]
+    phases = [entries.phase_entry(phase, waits) for phase in times[0]]
     table = stages(reported, runs)
     all_runs = intervals.from_spans(runs.start_ps, runs.start_ps + runs.duration_ps)
     categories = operations.by_category(device, all_runs if kernel is None else _steps_windows(reported))
     outstanding = operations.by_category(device, all_runs, ASYNC)
-    joined = join_with(capture, join.traced_code(loaded.devices, program, len(reported.scopes.name) > 0))
+    joined = join_with(capture, join.traced_code(loaded.devices, program, len(reported.scopes) > 0))
     compared = compare_phases(joined, table, len(runs), capture, chip_of(device.facts))
     if compared.hbm_bytes is not None and (one is None or one.read_bytes is None):
         read, written, copies = compared.hbm_bytes
@@ -181,9 +219,9 @@ def _report(  # noqa: PLR0917
             "verdict": verdict[1],
             "critical_path": {},
         },
-        "time": entries.time_entry(core, waits),
+        "time": entries.time_entry(times[1], waits),
         "hbm": hbm,
-        "ici": contract.ici_entry(metrics.ici(core, visible=False), [], MEASURED, COUNTED),
+        "ici": contract.ici_entry(metrics.Ici(device.core, *[None] * 4), [], MEASURED, COUNTED),
         "vmem": {
             "used_bytes": proto.scoped_vmem(loaded.programs, kernel.name) if kernel else None,
             "capacity_bytes": None,
@@ -221,7 +259,7 @@ def _report(  # noqa: PLR0917
             "zero_ps": zero,
         },
     }  # fmt: skip
-    return Measured(timeline, report, device.core, step)
+    return report
 
 
 def _steps_windows(trace: CoreTrace) -> intervals.Intervals:
@@ -232,7 +270,7 @@ def _steps_windows(trace: CoreTrace) -> intervals.Intervals:
 def _dma_wait(trace: CoreTrace, runs: Any, index: int | None) -> int | None:
     """Time of one run in the pipeline's waits for copies; None where the trace has no such stages."""
     scopes = trace.scopes
-    rows = np.array([i for i, name in enumerate(scopes.name) if name in DMA_WAITS], dtype=np.int64)
+    rows = scopes.rows(DMA_WAITS.__contains__)
     if index is None or not len(rows):
         return None
     waits = intervals.from_spans(scopes.start_ps[rows], scopes.end_ps[rows])
@@ -252,13 +290,18 @@ def _verdict(
         return _verdict_without_kernel(categories, trace, runs)
     if not table:
         return "unknown", "the trace has no named scopes, so what bounds the kernel is not visible"
-    waiting = sum(s.share for s in table if s.depth == 0 and s.phase in DMA_WAITS and s.share)
-    top = max((s for s in table if s.depth == 0), key=lambda s: s.time_ps)
+    shares: dict[str, float] = {}  # of phases over all layers; "" is what no phase covers
+    for stage in table:
+        if stage.depth == 0:
+            share = stage.share if stage.phase else stage.own_share
+            shares[stage.phase] = shares.get(stage.phase, 0) + (share or 0)
+    waiting = sum(share for phase, share in shares.items() if phase in DMA_WAITS)
+    top = max(shares, key=lambda phase: shares[phase])
     if waiting >= 0.5:
         return "dma waits", f"the core waits for copies {waiting:.0%} of the call"
-    if not top.phase:
-        return "unknown", f"{top.share or 0:.0%} of the call is in no named scope"
-    return top.phase, f"most time goes to {top.phase} ({top.share or 0:.0%})"
+    if not top:
+        return "unknown", f"{shares[top]:.0%} of the call is in no named scope"
+    return top, f"most time goes to {top} ({shares[top]:.0%})"
 
 
 def _verdict_without_kernel(

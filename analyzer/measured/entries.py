@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from analyzer import intervals, metrics, view
+from analyzer import intervals, metrics
 from analyzer.measured import operations
 from analyzer.measured.kernel import median
 from analyzer.measured.load import ASYNC, OPS
@@ -28,9 +28,9 @@ def phase_entry(phase: metrics.Phase, waits: int | None) -> dict[str, Any]:
     }
 
 
-def time_entry(core: view.CoreStep, waits: int | None) -> dict[str, Any]:
+def time_entry(time: metrics.CoreTime, waits: int | None) -> dict[str, Any]:
     """How the core spent the reported run; a wait counts as one for copies where its stage says so."""
-    entry = contract.time_entry(metrics.core_time(core), MEASURED) | {"mxu_ps": None, "stalled_ici_ps": None}
+    entry = contract.time_entry(time, MEASURED) | {"mxu_ps": None, "stalled_ici_ps": None}
     known = waits or 0
     return entry | {"stalled_dma_ps": waits, "stalled_other_ps": entry["stalled_ps"] - known}
 
@@ -119,7 +119,7 @@ def core_entry(trace: CoreTrace) -> dict[str, Any]:
         "median_ps": median_ps(trace) if len(trace.runs) else None,
         "operations": len(trace.device.lines[OPS]),
         "async_operations": len(trace.device.lines[ASYNC]),
-        "scopes": len(trace.scopes.name),
+        "scopes": len(trace.scopes),
     }
 
 

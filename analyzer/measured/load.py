@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzer.errors import InputError
+from analyzer.nesting import entry_order
 from analyzer.xplane.inputs import Trace, open_trace, tpu_planes
 from analyzer.xplane.space import Line as SpaceLine
 from analyzer.xplane.space import Plane, Space
@@ -23,7 +24,7 @@ SCOPES, MARKERS, COUNTERS = "XLA TraceMe", "Tensor Core", "_counters_"
 LINES = (MODULES, OPS, ASYNC, STEPS, SCOPES, MARKERS, COUNTERS)
 SAMPLED = (SCOPES, MARKERS, COUNTERS)  # lines on which durations can be absolute ends
 # Stats of single events that the analyzer looks at; those of kinds of events are all kept.
-_NUMBERS = ("device_duration_ps", "flops", "bytes_accessed", "layer", "run_id")
+_NUMBERS = ("device_duration_ps", "flops", "bytes_accessed", "layer")
 JSON_SUFFIXES = (".trace.json.gz", ".trace.json")
 
 
@@ -42,7 +43,7 @@ class Events:
 
     Attributes:
         start_ps, duration_ps: int64[E].
-        kind: int64[E], index into `kinds`.
+        kind: int32[E], index into `kinds`.
         kinds: kinds of events.
         numbers: float64[E] per stat, NaN where an event does not have it.
         mended: indices of events whose recorded duration was their absolute end time; it was cut.
@@ -51,7 +52,7 @@ class Events:
 
     start_ps: NDArray[np.int64]
     duration_ps: NDArray[np.int64]
-    kind: NDArray[np.int64]
+    kind: NDArray[np.int32]
     kinds: list[EventKind]
     numbers: dict[str, NDArray[np.float64]]
     mended: NDArray[np.int64]
@@ -68,7 +69,9 @@ class Events:
 
     def where(self, kinds: Iterable[int]) -> NDArray[np.int64]:
         """Indices of the events of these kinds."""
-        return np.flatnonzero(np.isin(self.kind, list(kinds)))
+        wanted = np.zeros(len(self.kinds), dtype=bool)
+        wanted[list(kinds)] = True
+        return np.flatnonzero(wanted[self.kind])
 
 
 @dataclass(slots=True, eq=False)
@@ -179,38 +182,53 @@ def _device(core: int, name: str, host: Path, plane: Plane) -> Device:
 
 
 def _read(lines: list[SpaceLine], plane: Plane, limit: int | None) -> Events:
-    starts, durations, ids = [], [], []
-    numbers: dict[str, list[NDArray[np.float64]]] = {name: [] for name in _NUMBERS}
+    """The events of these lines, in columns that are filled chunk by chunk."""
+    count = sum(line.event_count for line in lines)
+    if not count:
+        return events([], [], [], [])
+    start, duration = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+    kind = np.empty(count, dtype=np.int32)
+    numbers: dict[str, NDArray[np.float64]] = {}
+    wanted = [name for name in _NUMBERS if name in plane.stat_names.values()]
     labels: dict[int, str] = {}
+    known: dict[int, int] = {}  # id of the metadata -> index of the kind
+    low = 0
     for line in lines:
         for chunk in line.chunks():
+            high = low + len(chunk)
+            found, first, inverse = np.unique(chunk.metadata, return_index=True, return_inverse=True)
             if line.name == MARKERS:
-                for identifier, first in zip(*np.unique(chunk.metadata, return_index=True), strict=True):
-                    text = chunk.stats(int(first)).get("long_name")
-                    labels.setdefault(int(identifier), str(text or ""))
-            starts.append(chunk.start_ps)
-            durations.append(chunk.duration_ps)
-            ids.append(chunk.metadata)
-            for name, parts in numbers.items():
-                parts.append(chunk.numbers(name))
-    if not starts:
-        return events([], [], [], [])
-    identifiers, kind = np.unique(np.concatenate(ids), return_inverse=True)
+                for identifier, at in zip(found.tolist(), first.tolist(), strict=True):
+                    if identifier not in labels:
+                        labels[identifier] = str(chunk.stats(at).get("long_name") or "")
+            start[low:high], duration[low:high] = chunk.start_ps, chunk.duration_ps
+            codes = [known.setdefault(identifier, len(known)) for identifier in found.tolist()]
+            kind[low:high] = np.array(codes, dtype=np.int32)[inverse]
+            for name in wanted:
+                values = chunk.numbers(name)
+                if name not in numbers:
+                    if np.isnan(values).all():
+                        continue
+                    numbers[name] = np.full(count, np.nan)
+                numbers[name][low:high] = values
+            low = high
+    identifiers = sorted(known)
+    rank = np.empty(len(known), dtype=np.int32)
+    rank[[known[identifier] for identifier in identifiers]] = np.arange(len(known))
     kinds = []
-    for identifier in identifiers.tolist():
-        known = plane.events.get(identifier)
-        if known is None:
+    for identifier in identifiers:
+        facts = plane.events.get(identifier)
+        if facts is None:
             kinds.append(EventKind(f"event {identifier}", f"event {identifier}", {}))
         else:
-            text = str(known.stats.get("long_name") or known.name)
-            kinds.append(EventKind(text, known.display_name or known.name, known.stats))
-    columns = {n: np.concatenate(parts) for n, parts in numbers.items()}
+            text = str(facts.stats.get("long_name") or facts.name)
+            kinds.append(EventKind(text, facts.display_name or facts.name, facts.stats))
     return events(
-        np.concatenate(starts),
-        np.concatenate(durations),
-        kind,
+        start[:low],
+        duration[:low],
+        rank[kind[:low]],
         kinds,
-        {n: column for n, column in columns.items() if not np.isnan(column).all()},
+        {name: column[:low] for name, column in numbers.items()},
         tuple(labels.values()),
         limit,
     )
@@ -231,9 +249,14 @@ def events(  # noqa: PLR0917
         start_ps, duration_ps, kind, kinds, numbers, labels: as in `Events`.
         limit: end of the last operation of the core; durations that are absolute ends are mended by it.
     """
-    start, duration = np.asarray(start_ps, dtype=np.int64), np.asarray(duration_ps, dtype=np.int64)
-    order = np.lexsort((-duration, start))
-    start, duration = start[order], np.maximum(duration[order], 0)
+    start, duration = np.asarray(start_ps, dtype=np.int64), np.array(duration_ps, dtype=np.int64)
+    kind = np.asarray(kind, dtype=np.int32)
+    columns = dict(numbers or {})
+    order = entry_order(start, start + duration)
+    if order is not None:  # profilers write most lines in order
+        start, duration, kind = start[order], duration[order], kind[order]
+        columns = {name: column[order] for name, column in columns.items()}
+    np.maximum(duration, 0, out=duration)
     # The last sample of a call can carry its absolute end as its duration. It shows: it would reach beyond
     # the last operation, and taken as an end it does not.
     wrong = np.empty(0, dtype=np.int64)
@@ -241,17 +264,8 @@ def events(  # noqa: PLR0917
         wrong = np.flatnonzero(
             (start + duration > limit) & (duration >= start) & (duration <= limit) & (start > 0)
         )
-    duration = duration.copy()
     duration[wrong] -= start[wrong]
-    return Events(
-        start,
-        duration,
-        np.asarray(kind, dtype=np.int64)[order],
-        kinds,
-        {name: column[order] for name, column in (numbers or {}).items()},
-        wrong,
-        labels,
-    )
+    return Events(start, duration, kind, kinds, columns, wrong, labels)
 
 
 def _from_json(path: Path) -> Loaded:

@@ -4,10 +4,11 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from analyzer import intervals
 from analyzer.measured.kernel import TARGET
-from analyzer.measured.load import ASYNC, OPS, Device
+from analyzer.measured.load import ASYNC, OPS, Device, EventKind, Events
 from analyzer.timeline import Kind, Track
 
 _COLLECTIVE = re.compile(r"all-reduce|all-gather|reduce-scatter|all-to-all|collective|send|recv|barrier")
@@ -55,27 +56,43 @@ def kind_of(name: str) -> Kind:
 def by_category(device: Device, windows: intervals.Intervals, line: str = OPS) -> list[Category]:
     """Categories of the operations that start in the windows, most time first."""
     ops = device.lines[line]
-    inside = intervals.covered(windows, ops.start_ps, ops.start_ps + 1) > 0
-    groups: dict[str, list[int]] = {}
-    for index, kind in enumerate(ops.kinds):
-        groups.setdefault(category(kind.name, kind.facts), []).append(index)
+    if not len(ops):
+        return []
+    inside = intervals.contains(windows, ops.start_ps)
+    names, of_kind = groups(ops.kinds)
+    group = np.where(inside, of_kind[ops.kind], np.int32(-1))
     result = []
-    for name, members in groups.items():
-        rows = np.flatnonzero(np.isin(ops.kind, members) & inside)
+    for code, name in enumerate(names):
+        rows = np.flatnonzero(group == code)
         if not len(rows):
             continue
         counts = np.bincount(ops.kind[rows], minlength=len(ops.kinds))
+        start = ops.start_ps[rows]
         result.append(
             Category(
                 name=name,
                 kind=kind_of(name),
                 count=len(rows),
-                time_ps=intervals.measure(intervals.from_spans(ops.start_ps[rows], ops.end_ps[rows])),
+                time_ps=intervals.measure(intervals.from_spans(start, start + ops.duration_ps[rows])),
                 flops=_total(ops.kinds, counts, ("flops",)),
                 bytes=_total(ops.kinds, counts, ("raw_bytes_accessed", "bytes_accessed")),
             )
         )
     return sorted(result, key=lambda c: (-c.time_ps, c.name))
+
+
+def groups(kinds: list[EventKind]) -> tuple[list[str], NDArray[np.int32]]:
+    """The categories of kinds of operations, and int32[K], which one each kind has."""
+    known: dict[str, int] = {}
+    codes = [known.setdefault(category(kind.name, kind.facts), len(known)) for kind in kinds]
+    return list(known), np.array(codes, dtype=np.int32)
+
+
+def around_kernels(ops: Events, part: slice = slice(None)) -> NDArray[np.int64]:
+    """Indices of the operations that are no Pallas kernels: those are seen through their scopes."""
+    other = np.array([TARGET not in kind.name for kind in ops.kinds], dtype=bool)
+    first = part.indices(len(ops))[0]
+    return np.flatnonzero(other[ops.kind[part]]) + first if len(ops) else np.empty(0, dtype=np.int64)
 
 
 def _total(kinds: list, counts: np.ndarray, names: tuple[str, ...]) -> int | None:

@@ -6,19 +6,21 @@ as well. Copies inside a kernel are not in a trace, so HBM tracks hold asynchron
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from analyzer import timeline as table
-from analyzer.measured import operations
-from analyzer.measured.kernel import TARGET, Kernel, Runs, kernel_calls, operation_name, steps
+from analyzer.measured import detail, operations
+from analyzer.measured.kernel import Kernel, Runs, kernel_calls, operation_name, steps
 from analyzer.measured.load import ASYNC, MODULES, OPS, SCOPES, Device
 from analyzer.measured.scopes import Scopes, is_barrier, is_wait, read_scopes
 from analyzer.timeline import Kind, Provenance, Track
 
-SPANS_KEPT = 300_000  # of a longer trace the table holds the steps around the reported one
+SPANS_KEPT = 200_000  # of a longer trace the table holds the steps around the reported one
+LEAST_PER_LINE = 16  # spans that each line of a step keeps, however little its part in the step is
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +45,15 @@ class CoreTrace:
         """int64[...], the step in which each time lies; before the first step it is step 0."""
         return np.maximum(np.searchsorted(self.step_starts, times, side="right") - 1, 0)
 
+    def within(self, start_ps: NDArray[np.int64], low: int, high: int) -> slice:
+        """The events of some steps on a line that is sorted by start."""
+        starts = self.step_starts
+        first = 0 if low <= 0 else int(np.searchsorted(start_ps, starts[low]))
+        last = len(start_ps)
+        if high + 1 < len(starts):
+            last = int(np.searchsorted(start_ps, starts[high + 1]))
+        return slice(first, last)
+
 
 def core_trace(device: Device, kernel: Kernel | None) -> CoreTrace:
     """Everything about one core."""
@@ -54,6 +65,16 @@ def core_trace(device: Device, kernel: Kernel | None) -> CoreTrace:
     # The operations in front of a kernel belong to its step: it begins with its module, not with the call.
     begins = runs.start_ps if len(runs) else calls.start_ps
     return CoreTrace(device, calls, runs, read_scopes(device, runs if len(runs) else calls), begins)
+
+
+def whole_time(trace: CoreTrace) -> CoreTrace:
+    """All of the recorded time as one run, for a trace that does not say where a step begins."""
+    ops = trace.device.lines[OPS]
+    if not len(ops):
+        return trace
+    first = ops.start_ps[:1]
+    run = Runs("stretch of recorded time", first, ops.end_ps.max(keepdims=True) - first)
+    return replace(trace, steps=run, step_starts=first)
 
 
 def _around(calls: Runs, device: Device) -> Runs | None:
@@ -89,40 +110,61 @@ def build_timeline(
     Args:
         traces: the cores.
         step: the step that must be in it.
-        limit: with more events than this, only whole steps around that one are kept.
+        limit: as in `steps_kept`; if the step alone has more events, its short ones are folded together.
 
     Returns:
         (the table, the first and last step that it holds or None for all).
     """
     zero = origin(traces)
-    kept = _steps_kept(traces, step, limit)
+    kept = steps_kept(traces, step, limit)
     if kept is not None:
         traces = [_within(trace, *kept) for trace in traces]
+        if kept[0] == kept[1]:
+            traces = _folded(traces, limit, limit // 3)
     parts = [part for trace in traces for part in (_scopes(trace), _waits(trace), _ops(trace), _async(trace))]
-    columns: dict[str, object] = {}
-    for name in ("core", "track", "kind", "name", "step", "layer", "phase", "start_ps", "duration_ps"):
-        columns[name] = np.concatenate([part[name] for part in parts])
-    for name, filler in (("bytes", None), ("queue", ""), ("source", "")):
-        filled = [part.get(name, np.full(len(part["core"]), filler, dtype=object)) for part in parts]
-        columns[name] = np.concatenate([np.asarray(one, dtype=object) for one in filled])
-    columns["start_ps"] = np.asarray(columns["start_ps"], dtype=np.int64) - zero
-    count = sum(len(part["core"]) for part in parts)
-    columns["span"] = np.arange(count)
-    columns["provenance"] = np.full(count, str(Provenance.MEASURED), dtype=object)
-    columns["layer"] = pd.array(
-        [None if v < 0 else v for v in np.asarray(columns["layer"]).tolist()], dtype="Int32"
-    )
-    return table.from_columns(columns), kept
+    columns: dict[str, Any] = {
+        name: np.concatenate([part[name] for part in parts])
+        for name in (
+            "core", "track", "kind", "name", "step", "layer", "phase", "start_ps", "duration_ps", "bytes",
+            "queue", "source",
+        )
+    }  # fmt: skip
+    columns["start_ps"] -= zero
+    return _frame(columns), kept
 
 
-def _steps_kept(traces: list[CoreTrace], step: int, limit: int) -> tuple[int, int] | None:
-    """The steps around `step` that have no more events than `limit` together, at least itself."""
-    every = [
-        trace.step_of(starts)
-        for trace in traces
-        for starts in (trace.scopes.start_ps, *(trace.device.lines[n].start_ps for n in (OPS, ASYNC)))
-    ]
-    counts = np.bincount(np.concatenate(every), minlength=step + 1)
+def _frame(columns: dict[str, Any]) -> pd.DataFrame:
+    """A timeline of whole columns; numbers below 0 and absent columns are unknown.
+
+    Every column gets its dtype here: converted all together they would need several times the memory.
+    """
+    count = len(columns["core"])
+    columns |= {
+        "span": np.arange(count),
+        "provenance": np.full(count, str(Provenance.MEASURED), dtype=object),
+    }
+    series: dict[str, Any] = {}
+    for name, dtype in table.COLUMNS.items():
+        if dtype[0] == "I":  # whole numbers that may be unknown
+            values = columns[name] if name in columns else np.full(count, -1)
+            series[name] = pd.arrays.IntegerArray(values.astype(dtype.lower()), values < 0)
+        else:
+            series[name] = pd.Series(columns[name], dtype=dtype)
+    return pd.DataFrame(series, copy=False)
+
+
+def steps_kept(traces: list[CoreTrace], step: int, limit: int = SPANS_KEPT) -> tuple[int, int] | None:
+    """The steps around `step` that have no more events than `limit` together, at least itself.
+
+    Returns:
+        (first, last); None for all.
+    """
+    counts = np.zeros(max(step + 1, *(len(trace.step_starts) for trace in traces)), dtype=np.int64)
+    for trace in traces:
+        for start in (trace.scopes.start_ps, *(trace.device.lines[name].start_ps for name in (OPS, ASYNC))):
+            bounds = np.searchsorted(start, trace.step_starts[1:])
+            each = np.diff(bounds, prepend=0, append=len(start))
+            counts[: len(each)] += each
     if counts.sum() <= limit:
         return None
     low = high = step
@@ -138,118 +180,155 @@ def _steps_kept(traces: list[CoreTrace], step: int, limit: int) -> tuple[int, in
             return low, high
 
 
+def events_of(traces: list[CoreTrace], step: int) -> int:
+    """Number of scopes and operations of all cores in a step."""
+    return _events([_within(trace, step, step) for trace in traces])
+
+
 def _within(trace: CoreTrace, low: int, high: int) -> CoreTrace:
     """The events of some steps."""
-
-    def chosen(start_ps: NDArray[np.int64]) -> NDArray[np.int64]:
-        steps = trace.step_of(start_ps)
-        return np.flatnonzero((steps >= low) & (steps <= high))
-
     s = trace.scopes
-    rows = chosen(s.start_ps)
+    rows = trace.within(s.start_ps, low, high)
     scopes = replace(
         s,
         start_ps=s.start_ps[rows],
         end_ps=s.end_ps[rows],
-        name=[s.name[i] for i in rows],
-        path=[s.path[i] for i in rows],
+        name=s.name[rows],
+        path=s.path[rows],
         layer=s.layer[rows],
+        site=s.site[rows],
+        parent=np.full(rows.stop - rows.start, -1, dtype=np.int32),  # indices mean nothing among some
     )
     lines = dict(trace.device.lines)
     for name in (OPS, ASYNC):
         line = lines[name]
-        rows = chosen(line.start_ps)
+        rows = trace.within(line.start_ps, low, high)
         lines[name] = replace(
-            line, start_ps=line.start_ps[rows], duration_ps=line.duration_ps[rows], kind=line.kind[rows]
+            line,
+            start_ps=line.start_ps[rows],
+            duration_ps=line.duration_ps[rows],
+            kind=line.kind[rows],
+            numbers={},
         )
     return replace(trace, scopes=scopes, device=replace(trace.device, lines=lines))
 
 
-def _part(trace: CoreTrace, start: NDArray[np.int64], end: NDArray[np.int64], **more: object) -> dict:
+def _folded(traces: list[CoreTrace], limit: int, most: int) -> list[CoreTrace]:
+    """Where there are more events than the limit, about `most` spans, shared by how many each line has."""
+    total = _events(traces)
+    if total <= limit:
+        return traces
+    result = []
+    for trace in traces:
+        lines = dict(trace.device.lines)
+        for name, less in ((OPS, detail.fold_operations), (ASYNC, detail.longest)):
+            lines[name] = less(lines[name], max(most * len(lines[name]) // total, LEAST_PER_LINE))
+        scopes = detail.fold_scopes(trace.scopes, max(most * len(trace.scopes) // total, LEAST_PER_LINE))
+        result.append(replace(trace, scopes=scopes, device=replace(trace.device, lines=lines)))
+    return result
+
+
+def _events(traces: list[CoreTrace]) -> int:
+    lines = [len(trace.device.lines[name]) for trace in traces for name in (OPS, ASYNC)]
+    return sum(lines) + sum(len(trace.scopes) for trace in traces)
+
+
+def _part(
+    trace: CoreTrace, start: NDArray[np.int64], end: NDArray[np.int64], **more: object
+) -> dict[str, NDArray[Any]]:
+    """Columns of some spans; text that is the same for all may be given as a string."""
     count = len(start)
-    part: dict[str, object] = {
+    part: dict[str, Any] = {
         "core": np.full(count, trace.device.core),
         "start_ps": start,
         "duration_ps": end - start,
         "step": trace.step_of(start),
-        "layer": np.full(count, -1),
-        "phase": np.full(count, "", dtype=object),
+        "layer": np.full(count, -1, dtype=np.int32),
+        "bytes": np.full(count, -1, dtype=np.int64),
     }
-    for name, value in more.items():
+    for name, value in {"phase": "", "queue": "", "source": "", **more}.items():
         part[name] = np.full(count, value, dtype=object) if isinstance(value, str) else value
     return part
 
 
-def _objects(values: Sequence[object]) -> NDArray[np.object_]:
+def texts(values: Sequence[str], codes: NDArray[Any]) -> NDArray[np.object_]:
+    """The texts that codes stand for, each of them one object however often it occurs."""
     out = np.empty(len(values), dtype=object)
     out[:] = values
-    return out
+    return out[codes]
 
 
-def _scopes(trace: CoreTrace) -> dict:
+def _scopes(trace: CoreTrace) -> dict[str, NDArray[Any]]:
     s = trace.scopes
-    more = {"name": _objects(s.name), "phase": _objects(s.path), "layer": s.layer}
+    more = {"name": texts(s.names, s.name), "phase": texts(s.paths, s.path), "layer": s.layer}
     return _part(trace, s.start_ps, s.end_ps, track=str(Track.REGION), kind=str(Kind.IDLE), **more)
 
 
-def _waits(trace: CoreTrace) -> dict:
+def outermost_waits(scopes: Scopes) -> NDArray[np.int64]:
+    """Indices of the scopes that are waits and lie in no other wait."""
+    rows = scopes.rows(is_wait)
+    chosen, until = [], -1
+    for i, start, end in zip(
+        rows.tolist(), scopes.start_ps[rows].tolist(), scopes.end_ps[rows].tolist(), strict=True
+    ):
+        if start >= until:
+            chosen.append(i)
+            until = end
+    return np.array(chosen, dtype=np.int64)
+
+
+def _waits(trace: CoreTrace) -> dict[str, NDArray[Any]]:
     """Waits, outermost ones only: the track holds no overlaps."""
     s = trace.scopes
-    chosen, until = [], -1
-    for i, name in enumerate(s.name):
-        if is_wait(name) and int(s.start_ps[i]) >= until:
-            chosen.append(i)
-            until = int(s.end_ps[i])
-    rows = np.array(chosen, dtype=np.int64)
-    kinds = [Kind.COLLECTIVE if is_barrier(s.name[i]) else Kind.WAIT for i in chosen]
+    rows = outermost_waits(s)
+    kinds = [str(Kind.COLLECTIVE if is_barrier(name) else Kind.WAIT) for name in s.names]
     return _part(
         trace,
         s.start_ps[rows],
         s.end_ps[rows],
         track=str(Track.WAIT),
-        kind=_objects([str(k) for k in kinds]),
-        name=_objects([s.name[i] for i in chosen]),
-        phase=_objects([s.path[i] for i in chosen]),
+        kind=texts(kinds, s.name[rows]),
+        name=texts(s.names, s.name[rows]),
+        phase=texts(s.paths, s.path[rows]),
         layer=s.layer[rows],
     )
 
 
-def _ops(trace: CoreTrace) -> dict:
-    """XLA operations around the kernel; kernels themselves are seen through their scopes."""
+def _ops(trace: CoreTrace) -> dict[str, NDArray[Any]]:
+    """XLA operations around the kernel."""
     ops = trace.device.lines[OPS]
-    others = [i for i, kind in enumerate(ops.kinds) if TARGET not in kind.name]
-    rows = ops.where(others)
-    names = [operation_name(kind.name, kind.short) for kind in ops.kinds]
-    groups = [operations.category(kind.name, kind.facts) for kind in ops.kinds]
-    of = ops.kind[rows].tolist()
+    rows = operations.around_kernels(ops)
+    groups, of_kind = operations.groups(ops.kinds)
+    of = ops.kind[rows]
     return _part(
         trace,
         ops.start_ps[rows],
         ops.end_ps[rows],
         track=str(Track.REGION),
-        kind=_objects([str(operations.kind_of(groups[k])) for k in of]),
-        name=_objects([names[k] for k in of]),
-        phase=_objects([groups[k] for k in of]),
-        source=_objects([str(ops.kinds[k].facts.get("source") or "") for k in of]),
+        kind=texts([str(operations.kind_of(groups[code])) for code in of_kind], of),
+        name=texts([operation_name(kind.name, kind.short) for kind in ops.kinds], of),
+        phase=texts([groups[code] for code in of_kind], of),
+        source=texts([str(kind.facts.get("source") or "") for kind in ops.kinds], of),
     )
 
 
-def _async(trace: CoreTrace) -> dict:
+def _async(trace: CoreTrace) -> dict[str, NDArray[Any]]:
     """Asynchronous operations from start to done: as long as they are outstanding, not as bytes flow."""
     ops = trace.device.lines[ASYNC]
     tracks = [str(operations.copy_track(kind.name)) for kind in ops.kinds]
+    kinds = [str(Kind.COLLECTIVE if track == Track.ICI_SEND else Kind.TRANSFER) for track in tracks]
     moved = [kind.facts.get("raw_bytes_accessed", kind.facts.get("bytes_accessed")) for kind in ops.kinds]
-    collective = [t == Track.ICI_SEND for t in tracks]
-    of = ops.kind.tolist()
+    sizes = np.array([m if isinstance(m, int) and 0 <= m < 1 << 63 else -1 for m in moved], dtype=np.int64)
+    lane = np.array(lanes(ops.start_ps, ops.end_ps), dtype=np.int64)
     return _part(
         trace,
         ops.start_ps,
         ops.end_ps,
-        track=_objects([tracks[k] for k in of]),
-        kind=_objects([str(Kind.COLLECTIVE if collective[k] else Kind.TRANSFER) for k in of]),
-        name=_objects([operation_name(ops.kinds[k].name, ops.kinds[k].short) for k in of]),
-        bytes=_objects([moved[k] if isinstance(moved[k], int) else None for k in of]),
-        queue=_objects([f"async:{n}" for n in lanes(ops.start_ps, ops.end_ps)]),
+        track=texts(tracks, ops.kind),
+        kind=texts(kinds, ops.kind),
+        name=texts([operation_name(kind.name, kind.short) for kind in ops.kinds], ops.kind),
+        bytes=sizes[ops.kind],
+        queue=texts([f"async:{n}" for n in range(lane.max(initial=-1) + 1)], lane),
     )
 
 

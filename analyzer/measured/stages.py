@@ -1,9 +1,9 @@
 """Time per scope over all runs of a core: inclusive and exclusive, each picosecond once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from analyzer import intervals, metrics
@@ -43,14 +43,11 @@ def stages(trace: CoreTrace, runs: Runs) -> list[Stage]:
     starts, ends = runs.start_ps, runs.start_ps + runs.duration_ps
     windows = intervals.from_spans(starts, ends)
     whole = intervals.measure(windows)
-    if not len(scopes.name) or not whole:
+    if not len(scopes) or not whole:
         return []
-    known: dict[tuple[int | None, str], int] = {}
-    of = np.empty(len(scopes.name), dtype=np.int64)
-    for i, (layer, path) in enumerate(zip(scopes.layer.tolist(), scopes.path, strict=True)):
-        of[i] = known.setdefault((None if layer < 0 else layer, path), len(known))
+    known, of = places(scopes.layer, scopes.path, scopes.paths)
     own = _own(scopes, of, len(known), windows)
-    begins = intervals.covered(windows, scopes.start_ps, scopes.start_ps + 1) > 0
+    begins = intervals.contains(windows, scopes.start_ps)
 
     def stage(key: tuple[int | None, str], inside: intervals.Intervals, alone: int, entered: int) -> Stage:
         per_run = intervals.covered(inside, starts, ends)
@@ -71,7 +68,7 @@ def stages(trace: CoreTrace, runs: Runs) -> list[Stage]:
     result = []
     order = np.argsort(of, kind="stable")
     members = np.split(order, np.cumsum(np.bincount(of, minlength=len(known)))[:-1])
-    for (key, group), rows in zip(known.items(), members, strict=True):
+    for group, (key, rows) in enumerate(zip(known, members, strict=True)):
         spans = intervals.from_spans(scopes.start_ps[rows], scopes.end_ps[rows])
         inside, entered = intervals.intersection(spans, windows), int(begins[rows].sum())
         if entered or len(inside):
@@ -82,6 +79,29 @@ def stages(trace: CoreTrace, runs: Runs) -> list[Stage]:
     return result
 
 
+def places(
+    layer: NDArray[np.int32], path: NDArray[np.int32], paths: Sequence[str]
+) -> tuple[list[metrics.Place], NDArray[np.int64]]:
+    """The (layer, phase) of spans in the order of their first entry, and int64[S], which one each has."""
+    most = len(paths) + 1
+    key = (layer.astype(np.int64) + 1) * most + path
+    if len(key) and key.max() < 4 * len(key) + 1_000:  # few places: no need to sort
+        first = np.full(int(key.max()) + 1, len(key))
+        first[key[::-1]] = np.arange(len(key) - 1, -1, -1)
+        found, of = np.flatnonzero(first < len(key)), key
+        first = first[found]
+    else:
+        found, first, of = np.unique(key, return_index=True, return_inverse=True)
+        found = np.arange(len(found))
+    order = np.argsort(first)
+    rank = np.empty(int(found[-1]) + 1 if len(found) else 0, dtype=np.int64)
+    rank[found[order]] = np.arange(len(found))
+    known: list[metrics.Place] = [
+        (None if layer[i] < 0 else int(layer[i]), paths[int(path[i])]) for i in first[order].tolist()
+    ]
+    return known, rank[of]
+
+
 def _own(
     scopes: Scopes, of: NDArray[np.int64], groups: int, windows: intervals.Intervals
 ) -> NDArray[np.int64]:
@@ -90,24 +110,15 @@ def _own(
     Scopes nest, so it is their time less that of their children; where some cross, time belongs to the scope
     that was entered last.
     """
+    total = np.zeros(groups, dtype=np.int64)
     if not scopes.crossing:
-        inside = intervals.covered(windows, scopes.start_ps, scopes.end_ps)
-        nested = scopes.parent >= 0
-        own = inside.copy()
-        np.subtract.at(own, scopes.parent[nested], inside[nested])
-        total = np.zeros(groups, dtype=np.int64)
+        own = intervals.covered(windows, scopes.start_ps, scopes.end_ps)
+        nested = np.flatnonzero(scopes.parent >= 0)
+        np.subtract.at(own, scopes.parent[nested], own[nested])
         np.add.at(total, of, own)
         return total
-    layer = pd.array([None if v < 0 else v for v in scopes.layer.tolist()], dtype="Int32")
-    regions = pd.DataFrame({"start_ps": scopes.start_ps, "layer": layer})
-    regions["duration_ps"] = np.maximum(scopes.end_ps - scopes.start_ps, 0)
-    regions["phase"], regions["name"] = np.array(scopes.path, dtype=object), ""
-    times = metrics.self_times(regions, int(windows[0, 0]), int(windows[-1, 1]))
-    total = np.zeros(groups, dtype=np.int64)
-    for layer_number, path, group in {
-        (int(number), path, int(group))
-        for number, path, group in zip(scopes.layer, scopes.path, of, strict=True)
-    }:
-        found = times.get((None if layer_number < 0 else layer_number, path), intervals.EMPTY)
+    low, high = int(windows[0, 0]), int(windows[-1, 1])
+    first, last = np.clip(scopes.start_ps, low, high), np.clip(scopes.end_ps, low, high)
+    for group, found in enumerate(metrics.own_times(first, last, of, groups)):
         total[group] = intervals.measure(intervals.intersection(found, windows))
     return total

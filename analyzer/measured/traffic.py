@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from analyzer.measured.kernel import Kernel, Runs
 from analyzer.measured.proto import TracedProgram
@@ -41,18 +42,19 @@ def count_traffic(
     """The traffic of each call."""
     shapes = (*kernel.operands, *kernel.results)
     whole = sum(shape.bytes for shape in shapes if shape.hbm) if shapes else None
-    return [
-        _one(scopes, int(start), int(start + duration), program, whole)
-        for start, duration in zip(calls.start_ps, calls.duration_ps, strict=True)
-    ]
+    rows = scopes.rows(lambda name: name.startswith(_STARTS))
+    bounds = np.searchsorted(
+        scopes.start_ps[rows], np.column_stack((calls.start_ps, calls.start_ps + calls.duration_ps))
+    )
+    return [_one(scopes, rows[first:last], program, whole) for first, last in bounds.tolist()]
 
 
-def _one(scopes: Scopes, start: int, end: int, program: TracedProgram | None, whole: int | None) -> Traffic:
-    first, last = np.searchsorted(scopes.start_ps, (start, end))
+def _one(
+    scopes: Scopes, rows: NDArray[np.int64], program: TracedProgram | None, whole: int | None
+) -> Traffic:
     stages = [
-        (int(scopes.site[i]), scopes.name[i])
-        for i in range(int(first), int(last))
-        if scopes.name[i].startswith(_STARTS)
+        (site, scopes.names[name])
+        for site, name in zip(scopes.site[rows].tolist(), scopes.name[rows].tolist(), strict=True)
     ]
     if not stages:
         return Traffic(None, None, "unknown: the trace shows no copies of this kernel", None, whole)

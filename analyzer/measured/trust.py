@@ -149,4 +149,4 @@ def _clock(devices: list[Device]) -> list[str]:
 def received(devices: list[Device]) -> dict[str, dict[str, int]]:
     """Events per line of every core: what was received, to be held against what was asked for."""
     kept = (MODULES, OPS, ASYNC, SCOPES, MARKERS, COUNTERS)
-    return {d.name: {name: d.counts.get(name, 0) for name in {*kept, *d.counts}} for d in devices}
+    return {d.name: {name: d.counts.get(name, 0) for name in (*kept, *d.counts)} for d in devices}

@@ -4,6 +4,7 @@ Every event is a short message of a few fields, so field k of all events is deco
 several times faster than a protobuf object per event, and memory is bounded by the size of a chunk.
 """
 
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -78,6 +79,7 @@ def event_chunks(data: Buffer, start: int, end: int) -> Iterator[EventColumns]:
             if used or last:
                 break
             size *= 4  # one field is longer than the window
+        _release(data, position, position + len(window))
         if len(starts):
             yield decode_events(window, starts, ends)
         position += used
@@ -93,6 +95,7 @@ def skim(data: Buffer, start: int, end: int) -> tuple[int, list[tuple[int, int, 
     while position < end:
         # Fields are stepped over in a copy: bytes are faster to index than a mapped file.
         window = bytes(data[position : min(end, position + _WINDOW)])
+        _release(data, position, position + len(window))
         at, size = 0, len(window)
         while at < size - 1:
             if window[at] == _EVENT_TAG and window[at + 1] < 0x80:
@@ -120,6 +123,14 @@ def skim(data: Buffer, start: int, end: int) -> tuple[int, list[tuple[int, int, 
             at = following - position
         position += at
     return events, others
+
+
+def _release(data: Buffer, start: int, end: int) -> None:
+    """Give back the pages of a mapped file that have been copied: else a whole trace counts as our memory."""
+    mapped = data.obj if isinstance(data, memoryview) else None
+    if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise"):
+        first = start - start % mmap.PAGESIZE
+        mapped.madvise(mmap.MADV_DONTNEED, first, min(end, len(mapped)) - first)
 
 
 def _events_of(window: bytes, last: bool) -> tuple[np.ndarray, np.ndarray, int]:
