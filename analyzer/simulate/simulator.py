@@ -122,7 +122,7 @@ class Simulator:
         trace = self.trace((scenarios or {}).get(rank, scenario), rank, machine.cores_per_chip)
         alone = count < 2 or not remote_flags(self.compiled, [trace])
         different = bool(scenarios or delays_ps)
-        if cores == "mirrored" or alone or (cores == "auto" and count > AUTO_CORES and not different):
+        if cores == "mirrored" or (not different and (alone or (cores == "auto" and count > AUTO_CORES))):
             try:
                 run = run_mirrored(self.compiled, trace, issue, machine, base)
                 notes = [f"every core does as core {rank} does in the scenario"] if scenarios else []

@@ -1,0 +1,40 @@
+"""The parts of a K3 layer at the sizes of the small model on 8 cores: stacks of mixers, and of experts."""
+
+import dataclasses
+
+from megakernels.k3.config import SMALL
+from megakernels.k3.experts import ExpertPlan
+from megakernels.k3.experts_build import build_experts
+from megakernels.k3.mixer_build import build_kda, build_mla
+from megakernels.k3.mla_plan import MlaPlan
+from megakernels.k3.plan import KdaPlan
+from megakernels.k3.routing import uniform
+from megakernels.k3.scenario import experts_scenario
+
+LAYERS, CORES = 3, 8
+# Experts need 256 columns per rank; the rest is the small model.
+EXPERTS = ExpertPlan(
+    dataclasses.replace(SMALL, latent=512, expert_width=512), layers=LAYERS, groups=4, width_ranks=2, rows=2
+)
+
+
+def kda(*, level="regions"):
+    return build_kda(KdaPlan(SMALL, layers=LAYERS, cores=CORES), level=level)
+
+
+def mla(*, level="regions"):
+    return build_mla(MlaPlan(SMALL, layers=LAYERS, cores=CORES), level=level)
+
+
+def experts(*, level="regions"):
+    return build_experts(EXPERTS, level=level)
+
+
+def routing():
+    """Which experts two rows visit: other ones in each layer, and not equally many for each group."""
+    return uniform(EXPERTS.config, EXPERTS.rows, seed=7)
+
+
+def scenario():
+    """The scenario file of `routing`."""
+    return experts_scenario(EXPERTS, routing())
