@@ -7,6 +7,7 @@ from types import CodeType
 from typing import Any
 
 from analyzer.errors import UnsupportedProgramError
+from analyzer.llo.operands import TABLE
 from analyzer.simulate import expressions
 from analyzer.simulate.compiled import Compiled
 from analyzer.simulate.scenario import Assumptions, Draw, Number, Scenario, bits_of, sequence_of
@@ -87,7 +88,12 @@ class Core:
         return first
 
     def _operands(self) -> None:
+        addresses = self.compiled.layout.operand_address
         for operand in self.compiled.program.operands:
+            if operand.index == TABLE:
+                at = addresses[operand.register]
+                listed = [o for o in self.compiled.program.operands if o.register in addresses]
+                self.smem.update({at + o.index: addresses[o.register] for o in listed if o.index != TABLE})
             name = name_of(operand.register)
             if operand.register in self.compiled.layout.operand_address:
                 self.namespace[name] = self.compiled.layout.operand_address[operand.register]

@@ -18,7 +18,7 @@ from megakernels.k3.facts import facts, vmem_bytes
 from megakernels.k3.kernel import decode_kernel
 from megakernels.k3.plan import ROWS
 from megakernels.k3.step_plan import VMEM_BYTES, StepPlan
-from megakernels.k3.step_refs import AXIS, REPLICATED, SMEM_OPERANDS, KernelState, Operands, staging
+from megakernels.k3.step_refs import AXIS, REPLICATED, SCALARS, KernelState, Operands, staging
 
 # The compiler keeps spills and constants of its own in VMEM.
 VMEM_BUDGET = VMEM_BYTES - (4 << 20)
@@ -48,9 +48,7 @@ def operand_shapes(plan: StepPlan) -> Operands:
         matrices |= tiles(moe, matrix)
     arrays = {n: shape(*moe, p.experts.experts, *s, dtype=i32) for n, s in p.experts.shapes.items()}
     return Operands(
-        tokens=shape(p.rows, dtype=i32),
-        positions=shape(p.batch, dtype=i32),
-        accepted=shape(1, dtype=i32),
+        scalars=shape(p.rows + p.batch + 1, dtype=i32),
         embedding=shape(c.vocab, p.embedding_rows, c.hidden // p.embedding_rows),
         constants=shape(c.layers + 1, 1, p.constants_width, dtype=f32),
         kda_constants=shape(*kda, 1, p.kda.constants_width, dtype=f32),
@@ -71,10 +69,9 @@ def state_shapes(plan: StepPlan) -> KernelState:
 
 
 def decode_step(plan: StepPlan, interpret: Any = False) -> Any:
-    """The per-core function: operands, then the state arrays; returns Results, then the state."""
+    """The per-core function: SCALARS, the other operands, the state arrays; returns Results, then the state."""
     names, state = Operands._fields, [s for s in state_shapes(plan) if s is not None]
     in_hbm = pl.BlockSpec(memory_space=pltpu.HBM)
-    in_smem = pl.BlockSpec(memory_space=pltpu.SMEM)
     results = [
         jax.ShapeDtypeStruct((ROWS, LANES), jnp.int32),
         jax.ShapeDtypeStruct((1, plan.lm_head.tiles, ROWS, plan.lm_head.columns), jnp.float32),
@@ -84,7 +81,7 @@ def decode_step(plan: StepPlan, interpret: Any = False) -> Any:
     call = pl.pallas_call(
         decode_kernel(plan),
         out_shape=results,
-        in_specs=[in_smem if name in SMEM_OPERANDS else in_hbm for name in names] + [in_hbm] * len(state),
+        in_specs=[pl.BlockSpec(memory_space=pltpu.SMEM)] + [in_hbm] * (len(names) - 1 + len(state)),
         out_specs=[in_hbm] * len(results),
         scratch_shapes=(staging(plan),),
         input_output_aliases={len(names) + i: 3 + i for i in range(len(state))},
@@ -97,14 +94,12 @@ def decode_step(plan: StepPlan, interpret: Any = False) -> Any:
         name="k3",
     )
 
-    def on_one_core(*arrays: jax.Array) -> Any:
+    def on_one_core(tokens: jax.Array, positions: jax.Array, accepted: jax.Array, *arrays: jax.Array) -> Any:
         # Without the constraint XLA may copy small operands into VMEM before the kernel starts. On donated
         # arrays it would cost a copy of each.
-        operands = [
-            array if name in SMEM_OPERANDS else pltpu.with_memory_space_constraint(array, pltpu.HBM)
-            for name, array in zip(names, arrays, strict=False)
-        ]
-        return tuple(call(*operands, *arrays[len(names) :]))
+        weights = len(names) - 1
+        placed = [pltpu.with_memory_space_constraint(array, pltpu.HBM) for array in arrays[:weights]]
+        return tuple(call(jnp.concatenate([tokens, positions, accepted]), *placed, *arrays[weights:]))
 
     return on_one_core
 
@@ -113,12 +108,14 @@ def build_plan(plan: StepPlan, *, level: Level = "regions", interpret: Any = Fal
     """The kernel of a plan."""
     everywhere, split = PartitionSpec(), PartitionSpec(AXIS)
     state = [s for s in state_shapes(plan) if s is not None]
+    scalars = [shape(n, dtype=jnp.int32) for n in (plan.rows, plan.batch, 1)]
     return KernelBuild(
         name="k3",
         function=instrument(decode_step(plan, interpret), level),
-        arguments=(*operand_shapes(plan), *state),
+        arguments=(*scalars, *operand_shapes(plan)[1:], *state),
         in_specs=(
-            *(everywhere if name in REPLICATED else split for name in Operands._fields),
+            *(everywhere for _ in SCALARS),
+            *(everywhere if name in REPLICATED else split for name in Operands._fields[1:]),
             *(split for _ in state),
         ),
         out_specs=(everywhere, *(split for _ in range(2 + len(state)))),
@@ -172,8 +169,8 @@ def build(
         **sizes: Further fields of `StepPlan`, such as `capacity` or `ring_depth`.
 
     Returns:
-        A build whose function maps the arrays of `step_refs.Operands` and `KernelState` to those of `Results`
-        and the new state.
+        A build whose function maps `step_refs.SCALARS`, the other arrays of `Operands`, and `KernelState` to
+        those of `Results` and the new state.
 
     Raises:
         ValueError: A size does not split or tile; the message names it.

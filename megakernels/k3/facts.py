@@ -122,9 +122,7 @@ def operand_bytes(plan: StepPlan) -> tuple[dict[str, int], dict[str, int]]:
     read = p.bytes_per_rank() | state
     read |= {name: distinct * size for name, size in expert.items()}
     read |= {
-        "tokens": 4 * p.rows,
-        "positions": 4 * p.batch,
-        "accepted": 4,
+        "scalars": 4 * (p.rows + p.batch + 1),
         "embedding": p.rows * c.hidden * BF16_BYTES,
         "cache": c.mla_layers * tiles * p.cache_tile * token + window,
     }
@@ -142,11 +140,9 @@ def scenario(plan: StepPlan) -> dict[str, Any]:
     p = plan
     seeded = routing.uniform(p.config, p.rows, SCENARIO_SEED)
     positions = positions_of(p)
-    single = p.batch == 1
     return {
         "name": f"position {positions[0]}, routing {seeded.source}, the busiest group of every layer everywhere",
         "positions": positions,
-        "scalars": {"2": 4 if p.verify else 0} | ({"1": positions[0]} if single else {}),
-        "smem": {} if single else {"1": positions},
+        "smem": {"0": [0] * p.rows + positions + [4 if p.verify else 0]},
         "pops": {},
     }

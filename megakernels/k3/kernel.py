@@ -96,7 +96,7 @@ def weight_stream(plan: StepPlan, hbm: Operands, vmem: Staging) -> WeightStream:
         after = index + 1
         mixer_leg = jnp.where(is_mla(p, after), MLA, KDA)
         next_layer = jnp.where(after < c.layers, mixer_leg, HEAD)
-        then = jnp.where(leg == OUT, ffn, jnp.where(leg == HEAD, NOTHING, next_layer))
+        then = jnp.where(leg == OUT, ffn, jnp.where(leg >= HEAD, NOTHING, next_layer))
         return jnp.where(leg < OUT, OUT, then), jnp.where(leg > OUT, after, index)
 
     return WeightStream(tuple(Leg(sections) for sections in legs.values()), following, Ring(vmem.ring))
@@ -108,7 +108,7 @@ def enter(core: Core) -> Stream:
     with phase("enter"):
         EntryBarrier(AXIS, p.cores).signal()
         for row in range(p.rows):
-            embedding = hbm.embedding.at[hbm.tokens[row]]
+            embedding = hbm.embedding.at[core.tokens[row]]
             tag(pltpu.make_async_copy(embedding, v.embedded.at[row], v.started), "embedding").start()
         load_constants(core, jnp.int32(0))
         for mixers, part in ((kda.kda_mixer(), core.kda), (mla.mla_mixer(), core.mla)):

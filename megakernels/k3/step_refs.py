@@ -19,8 +19,8 @@ from megakernels.k3.step_plan import StepPlan
 from megakernels.k3.stream import WeightStream
 
 AXIS = mixer.AXIS
-SMEM_OPERANDS = ("tokens", "positions", "accepted")
-REPLICATED = (*SMEM_OPERANDS, "embedding", "constants")  # whole on every core, without a core axis
+SCALARS = ("tokens", "positions", "accepted")  # arguments that reach the kernel as one operand in SMEM
+REPLICATED = ("scalars", "embedding", "constants")  # whole on every core, without a core axis
 
 
 class Operands(NamedTuple):
@@ -29,9 +29,7 @@ class Operands(NamedTuple):
     Tiles are bf16 `[layers of the kind, tiles, rows, 128]`, see common/gemv.py.
     """
 
-    tokens: Any  # SMEM i32 [rows]
-    positions: Any  # SMEM i32 [batch]: where the first row of each sequence stands
-    accepted: Any  # SMEM i32 [1]: rows of the previous verify block to keep; 0 in decode
+    scalars: Any  # SMEM i32 [rows + batch + 1]: see the properties of Core
     embedding: Any  # bf16 [vocab, embedding rows, hidden / embedding rows]
     constants: Any  # f32 [layers + 1, 1, constants width]
     kda_constants: Any  # f32 [KDA layers, 1, constants width]
@@ -172,6 +170,21 @@ class Core:
     weights: WeightStream
 
     @property
+    def tokens(self) -> Any:
+        """SMEM ref i32 `[rows]`."""
+        return self.hbm.scalars.at[pl.ds(0, self.plan.rows)]
+
+    @property
+    def positions(self) -> Any:
+        """SMEM ref i32 `[batch]`: where the first row of each sequence stands."""
+        return self.hbm.scalars.at[pl.ds(self.plan.rows, self.plan.batch)]
+
+    @property
+    def accepted(self) -> Any:
+        """SMEM ref i32 `[1]`: rows of the previous verify block to keep; 0 in decode."""
+        return self.hbm.scalars.at[pl.ds(self.plan.rows + self.plan.batch, 1)]
+
+    @property
     def residual(self) -> Residual:
         """The residual stream."""
         return Residual(self.vmem.residual, self.plan.config.norm_eps)
@@ -194,7 +207,7 @@ class Core:
         """What the KDA mixers see."""
         hbm, v = self.hbm, self.vmem
         operands = kda_refs.Operands(
-            accepted=hbm.accepted,
+            accepted=self.accepted,
             rows=None,
             constants=hbm.kda_constants,
             decay_out=hbm.decay_out,
@@ -210,7 +223,7 @@ class Core:
         """What the MLA mixers see."""
         hbm, v = self.hbm, self.vmem
         operands = mla_refs.Operands(
-            positions=hbm.positions,
+            positions=self.positions,
             rows=None,
             constants=hbm.mla_constants,
             to_keys=hbm.to_keys,
