@@ -14,6 +14,7 @@ between, and q sends that after it has read its mailboxes of A. B may be over an
 member of A's group is in it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -95,9 +96,18 @@ class ExchangeScratch(NamedTuple):
     arrived: Any  # DMA semaphore: bytes that have arrived
 
 
-def exchange_scratch(members: int, shape: tuple[int, ...], dtype: Any) -> ExchangeScratch:
-    """Scratch for an exchange of shares of `shape`, parts first, over `members` cores."""
-    dma = pltpu.SemaphoreType.DMA
+def exchange_scratch(
+    members: int, shape: tuple[int, ...], dtype: Any, semaphores: tuple[int, ...] = ()
+) -> ExchangeScratch:
+    """Scratch for an exchange of shares of `shape`, parts first, over `members` cores.
+
+    Args:
+        members: Cores that take part.
+        shape: Of a share.
+        dtype: Of a share.
+        semaphores: Shape of an array of semaphores, of which the caller picks one each.
+    """
+    dma = pltpu.SemaphoreType.DMA(semaphores) if semaphores else pltpu.SemaphoreType.DMA
     return ExchangeScratch(pltpu.VMEM((members, *shape), dtype), dma, dma)
 
 
@@ -140,33 +150,46 @@ class Exchange:
         for _, rank in self.group.others():
             tag(self._copy_to(rank, own, own), name).start()
 
-    def send_each(self, name: str, shares: Any) -> None:
+    def send_each(self, name: str, share_of: Callable[[jax.Array], Any]) -> None:
         """Send every other core a share of its own, where all of them get the same with `send`.
 
         Args:
             name: Names the copies.
-            shares: VMEM ref `[members, parts, rows, columns]`: what goes to which member.
+            share_of: The share of a member (int32 scalar), VMEM ref `[parts, rows, columns]`.
         """
         for member, rank in self.group.others():
-            tag(self._copy_to(rank, shares.at[member], self.own), name).start()
+            tag(self._copy_to(rank, share_of(member), self.own), name).start()
 
-    def receive(self) -> Any:
-        """Wait for the shares of all other cores; the mailboxes `[members, parts, rows, columns]`."""
+    def receive(self, parts: int = 0) -> Any:
+        """Wait for `parts` parts (0: all) of all other cores; the mail `[members, parts, rows, columns]`."""
         for _ in range(self.group.size - 1):
-            self._own_copy().wait_recv()
+            self._one_share(parts).wait_recv()
         return self.scratch.mail
 
-    def finish(self) -> None:
-        """Wait until this core's share has left; needed before it is written again."""
+    def finish(self, parts: int = 0) -> None:
+        """Wait until this core's share, or `parts` parts of it, has left."""
         for _ in range(self.group.size - 1):
-            self._own_copy().wait_send()
+            self._one_share(parts).wait_send()
 
-    def _own_copy(self) -> Any:
-        """A copy of a whole share, to wait by: waits look only at the byte count."""
-        return self._copy_to(self.group.rank(), self.own, self.own)
+    def _one_share(self, parts: int) -> Any:
+        """A copy as large as a share, to wait by: a wait looks only at the byte count."""
+        own = self.own.at[pl.ds(0, parts)] if parts else self.own
+        return self._copy_to(self.group.rank(), own, own)
 
     def _copy_to(self, rank: jax.Array, source: Any, target: Any) -> Any:
         """`source` into `target` of `rank`."""
         return pltpu.make_async_remote_copy(
             source, target, self.scratch.sent, self.scratch.arrived, device_id={self.group.axis: rank}
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FlatExchange(Exchange):
+    """An exchange whose mailboxes are one array without a dimension for members: `[parts of all, ...]`."""
+
+    @property
+    def own(self) -> Any:
+        """The mailbox this core fills with its own share, `[parts, ...]`."""
+        mail = self.scratch.mail
+        parts = mail.shape[0] // self.group.size
+        return mail.at[pl.ds(self.group.member() * parts, parts)]

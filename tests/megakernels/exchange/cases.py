@@ -77,6 +77,7 @@ def reduce(
     dma: str,
     detect_races: bool = False,
     rounds: int = 3,
+    pieces: int = 1,
     fault: str | None = None,
 ) -> dict[str, np.ndarray]:
     """Rounds of `share <- (sum of shares) / cores + rank`, two reductions of one kind in turn.
@@ -84,11 +85,13 @@ def reduce(
     Faults: "no_relay_wait" adds up the host's shares without waiting for them; "no_finish" posts the next
     share while the last one leaves; "one_scratch" uses one reduction round after round.
     """
-    parts, columns = 2, 256
+    parts, columns = 4, 256  # two blocks of 128 a part: 8 blocks
     mesh = reduction.Mesh("core", hosts, members)
     cores = hosts * members
-    make = {"two": reduction.two_hop_scratch, "three": reduction.three_hop_scratch}[kind]
-    scratch = make(mesh, rows, parts, columns)
+    if kind == "two":
+        scratch: Any = reduction.two_hop_scratch(mesh, rows, parts, columns, pieces)
+    else:
+        scratch = reduction.three_hop_scratch(mesh, rows, parts, columns)
     shape = (parts, 8, columns)
 
     def kernel(x: Any, out: Any, first: Any, second: Any, vmem: Any, semaphore: Any) -> None:
@@ -145,8 +148,8 @@ def _deaf(yes: bool) -> Iterator[None]:
     """Exchanges within the host do not wait for what arrives."""
     receive = Exchange.receive
 
-    def deaf(exchange: Exchange) -> Any:
-        return exchange.scratch.mail if exchange.group.stride == 1 else receive(exchange)
+    def deaf(exchange: Exchange, parts: int = 0) -> Any:
+        return exchange.scratch.mail if exchange.group.stride == 1 else receive(exchange, parts)
 
     Exchange.receive = deaf if yes else receive  # type: ignore[method-assign]
     try:

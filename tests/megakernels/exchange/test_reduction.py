@@ -5,18 +5,34 @@ import contextlib
 import numpy as np
 import pytest
 
-MESHES = [(1, 1), (1, 2), (1, 4), (2, 4), (4, 2), (1, 8)]
+from megakernels.common.reduction import (
+    Mesh,
+    ThreeHopScratch,
+    TwoHopScratch,
+    reduction_scratch,
+    three_hop_scratch,
+)
+
+SIZES = [
+    ((1, 1), 1),
+    ((1, 2), 2),
+    ((1, 4), 8),
+    ((2, 4), 1),
+    ((2, 4), 2),
+    ((4, 2), 8),
+    ((1, 8), 1),
+    ((1, 8), 8),
+]
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("rows", [1, 2, 8])
+@pytest.mark.parametrize(("mesh", "rows"), SIZES)
 def test_two_hops(simulated, mesh, rows) -> None:
-    check(simulated, mesh, rows, "two", dma="on_wait")
+    check(simulated, mesh, rows, "two", dma="on_wait", pieces=2 if rows == 8 else 1)
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-def test_three_hops(simulated, mesh) -> None:
-    check(simulated, mesh, 8, "three", dma="on_wait")
+@pytest.mark.parametrize(("mesh", "rows"), [size for size in SIZES if size[1] > 1])
+def test_three_hops(simulated, mesh, rows) -> None:
+    check(simulated, mesh, rows, "three", dma="on_wait")
 
 
 @pytest.mark.slow
@@ -27,9 +43,21 @@ def test_32_ranks(simulated, monkeypatch, kind) -> None:
         check(of_32, (4, 8), 8, kind, dma="on_wait", rounds=2)
 
 
-@pytest.mark.parametrize("kind", ["two", "three"])
-def test_no_race(simulated, kind) -> None:
-    check(simulated, (2, 2), 2, kind, dma="eager", detect_races=True)
+@pytest.mark.parametrize(("kind", "pieces"), [("two", 1), ("two", 2), ("three", 1)])
+def test_no_race(simulated, kind, pieces) -> None:
+    check(simulated, (2, 2), 2, kind, dma="eager", detect_races=True, pieces=pieces)
+
+
+def test_the_way_that_is_modelled_to_be_faster() -> None:
+    mesh = Mesh("core", 4, 8)
+    for rows, width, hops in ((1, 7168, TwoHopScratch), (8, 3584, TwoHopScratch), (8, 7168, ThreeHopScratch)):
+        assert isinstance(reduction_scratch(mesh, rows, 7, width // 7), hops)
+    assert isinstance(reduction_scratch(Mesh("core", 1, 8), 8, 7, 1024), TwoHopScratch)
+
+
+def test_columns_that_do_not_divide() -> None:
+    with pytest.raises(ValueError, match="7 parts of 512 columns"):
+        three_hop_scratch(Mesh("core", 4, 8), 8, 7, 512)
 
 
 @pytest.mark.parametrize("kind", ["two", "three"])
