@@ -167,12 +167,15 @@ class Semaphore:
     def satisfied_at(self, now: float, amount: int) -> float | None:
         """When what is known raises the value to `amount`, changing nothing; None if it does not."""
         value = self.value
+        if value >= amount:
+            return now
+        if value + sum(added for _, added, _ in self.pending) < amount:
+            return None
         for time, added, _ in sorted(self.pending):
-            if value >= amount:
-                break
             value += added
-            now = max(now, time)
-        return now if value >= amount else None
+            if value >= amount:
+                return max(now, time)
+        return None
 
     def settle(self) -> int:
         """The value once everything on its way has arrived."""

@@ -12,7 +12,7 @@ from analyzer.simulate import expressions
 from analyzer.simulate.compiled import Compiled
 from analyzer.simulate.scenario import Assumptions, Draw, Number, Scenario, bits_of, sequence_of
 from analyzer.simulate.sites import name_of
-from analyzer.simulate.words import DeviceWords, guarded_dummies
+from analyzer.simulate.words import DeviceWords
 
 type Trace = list[Any]  # int: visit of a block; tuple: event (sites.EVENT_FIELDS)
 _CURE = "The simulator stops rather than guess; report the dump, or give the value in a scenario"
@@ -60,7 +60,7 @@ class Core:
             (words.replica, 0),
         ):
             self.smem.update(dict.fromkeys(addresses, value))
-        self._dummies = guarded_dummies(compiled)
+        self._dummies = words.dummies
         self._pops: dict[str, Iterator[Number]] = {}
         self.namespace: dict[str, object] = dict(expressions.helpers())
         self.namespace |= dict.fromkeys(compiled.globals_, 0)

@@ -70,6 +70,8 @@ class CoreRun:
         self.position = 0
         self.now = self.base = options.start
         self.blocked_on: tuple[int, int] | None = None
+        self._wake: float | None = None
+        self._wake_known = False
         self._state = issue.idle
         self._fetch = issue.new_fetch()
         self._total = 0.0
@@ -88,13 +90,18 @@ class CoreRun:
         """A message or signal of another core is on its way here."""
         receipts = self.log.receipts
         self.semaphore(message.flag).arrive(message.time, message.amount, 2 * len(receipts) + 1)
+        if self.blocked_on is not None and self.blocked_on[0] == message.flag:
+            self._wake_known = False
         receipts.append((message.sender, message.transfer, message.flag))
 
     def wake_time(self) -> float | None:
         """When what is known satisfies the wait this core stands at; None if nothing does."""
-        assert self.blocked_on is not None
-        flag, amount = self.blocked_on
-        return self.semaphore(flag).satisfied_at(self.now, amount)
+        if not self._wake_known:  # asked for every core each time any of them stops
+            assert self.blocked_on is not None
+            flag, amount = self.blocked_on
+            self._wake = self.semaphore(flag).satisfied_at(self.now, amount)
+            self._wake_known = True
+        return self._wake
 
     # The hot loop: a call per event would double its cost.
     def run(self, *, decided: bool = False) -> bool:  # noqa: PLR0912, PLR0915
@@ -150,6 +157,7 @@ class CoreRun:
                     self.base, self._context, self._offsets = base, context, offsets
                     self._state, self._total, self._frozen = state, total, frozen
                     self.now, self.position, self.blocked_on = now, position, (flag, amount)
+                    self._wake_known = False
                     return False
                 until, cause = found
                 if cause != -1 and frozen is None:

@@ -4,6 +4,7 @@ A chip's number, as remote operations carry it: bits 0-1 are its place on the 2x
 above count hosts. Inferred from dumps of 2x2x4 slices; a slice of another shape is numbered alike.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -35,6 +36,7 @@ def hop_counter(topology: str | None, chips: int) -> Callable[[int, int], int]:
         return lambda a, b: 1
     places = [chip_place(c, shape) for c in range(math.prod(shape))]
 
+    @functools.cache
     def hops(a: int, b: int) -> int:
         total = 0
         for size, p, q in zip(shape, places[a], places[b], strict=False):

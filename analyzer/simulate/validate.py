@@ -124,7 +124,6 @@ class PreparedCase:
 
     def __init__(self, case: Case) -> None:
         from analyzer.capture import open_capture
-        from analyzer.llo.reader import read_program
         from analyzer.options import combined
         from analyzer.simulate.scenario_file import read_scenario
         from analyzer.simulate.simulator import Simulator, as_scenario
@@ -137,7 +136,7 @@ class PreparedCase:
                 case.capture, "does not say which chip it was compiled for", 'Give chip = "tpu7x"'
             )
         self.chip, self.facts = str(chip), opened.manifest
-        self.simulator = Simulator(read_program(opened.kernel_program().bundles))
+        self.simulator = Simulator(opened.read_kernel())
         self.options: dict[str, Any] = {"cores": case.cores, "overrides": case.overrides}
         self.scenario = None
         if case.scenario is not None:

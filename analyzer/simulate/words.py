@@ -9,13 +9,17 @@ from analyzer.simulate.sites import name_of
 
 @dataclass(frozen=True, slots=True)
 class DeviceWords:
-    """SMEM words the runtime sets, by address: what each one holds; devices: count the program states."""
+    """SMEM words the runtime sets, by address: what each one holds.
+
+    devices: count the program states; dummies: words that are only read where the value is not used.
+    """
 
     core_id: frozenset[int]
     chip_id: frozenset[int]
     rank: frozenset[int]
     replica: frozenset[int]
     devices: int | None
+    dummies: frozenset[int] = frozenset()
 
 
 def unwritten_words(compiled: Compiled) -> dict[int, list[Instruction]]:
@@ -60,7 +64,10 @@ def device_words(compiled: Compiled) -> DeviceWords:
         if zero in unwritten:
             core.add(zero)
     rank, replica, devices = _mesh_words(compiled, origin, core | chip)
-    return DeviceWords(frozenset(core), frozenset(chip), frozenset(rank), frozenset(replica), devices)
+    dummies = guarded_dummies(compiled)
+    return DeviceWords(
+        frozenset(core), frozenset(chip), frozenset(rank), frozenset(replica), devices, dummies
+    )
 
 
 def _mesh_words(
