@@ -28,6 +28,7 @@ class Edit:
         no_wait: spans of waits that cost nothing.
         no_latency: spans of copies whose bytes move as soon as their queue is free.
         shorten: (stretches of time, share of the work's time that is kept there), disjoint.
+        trim: span of a wait for messages -> picoseconds that it is shorter.
         issue_at: span of a copy -> moment of the original step at which it is issued instead.
     """
 
@@ -36,6 +37,7 @@ class Edit:
     no_latency: frozenset[int] = frozenset()
     shorten: tuple[tuple[Intervals, float], ...] = ()
     issue_at: Mapping[int, int] = field(default_factory=dict)
+    trim: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +96,7 @@ class Replayer:
                 continue
             awaited = end.get(self.wait_copy[row])
             if awaited is None:
-                stall += self.wait_length[row]
+                stall += max(self.wait_length[row] - edit.trim.get(self.wait_span[row], 0), 0)
             else:
                 stall += max(awaited + self.wait_tail[row] - now, 0)
         return max(program[-1] + stall, last) + self.after

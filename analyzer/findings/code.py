@@ -27,7 +27,8 @@ class CodeLoop:
     """One loop, without the loops inside it.
 
     Attributes:
-        first, last: bundles of the whole loop. latch: the branch back; what follows are its delay slots. own: the bundles that belong to no inner loop.
+        first, last: bundles of the whole loop. latch: the branch back, followed by its delay slots.
+        own: the bundles that belong to no inner loop.
         iterations: how often its first bundle ran in the step.
         executed: bundles of `own` that ran. time_ps: cycles of those, stalls not counted.
         source: the source line most of its instructions come from, "" if unknown.
@@ -199,9 +200,11 @@ class Code:
         """What each bundle asks of the matrix units."""
         return MxuUse(self.program)
 
-    def matrix_bundles(self, loop: CodeLoop) -> NDArray[np.int64]:
-        """The loop's own bundles that hold matrix instructions."""
-        return np.array([b for b in loop.own.tolist() if b in self.matrix_use.by_bundle], dtype=np.int64)
+    def matrix_source(self, loop: CodeLoop) -> str:
+        """The source line most matrix instructions of a loop come from; of all its instructions if none."""
+        matrix = np.array([unit is Unit.MXU for unit in self.program.opcode_units], dtype=bool)
+        inside = self.of_loop(loop)[self.bundle_of]
+        return self.source_of_instructions(matrix[self.program.instruction_opcode] & inside) or loop.source
 
     def matrix_cycles(self, loop: CodeLoop) -> float:
         """Cycles per iteration for which the busiest matrix unit is held by the loop's own instructions."""
@@ -239,7 +242,7 @@ class Code:
         return [int(b) for b in usual if without is None or not without[b]]
 
     def gain_ps(self, loop: CodeLoop, without: NDArray[np.bool_]) -> int:
-        """What all iterations of a loop gain where bundles are gone; nothing where a matrix unit is awaited."""
+        """What all iterations gain where bundles are gone; nothing where a matrix unit is awaited."""
         gone = self.loop_cycles(loop) - self.loop_cycles(loop, without)
         return round(max(gone, 0.0) * loop.iterations * self.cycle_ps)
 

@@ -2,41 +2,59 @@
 
 from collections.abc import Iterator
 
+import numpy as np
+
+from analyzer import view
 from analyzer.findings.base import MEDIUM, Context, Finding, Rule
+from analyzer.findings.deeper import more_buffers
 from analyzer.replay import Edit
 from analyzer.units import duration, size
 from analyzer.view import place_key
 from analyzer.waits import ExposedWait
+
+PROMPT = 4  # an issue within a fourth of what the copy had, or lacked, counts as prompt
 
 
 def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     by_start: dict[str, list[ExposedWait]] = {}
     for wait in context.waits:
         idle = wait.duration_ps - wait.hidden_by_hbm_ps
-        prompt = wait.lateness_ps is not None and wait.lateness_ps * 10 <= max(wait.outstanding_ps or 0, idle)
-        # A copy issued when the step began did not wait for a buffer: that is the ramp.
-        at_start = wait.start_ps - (wait.outstanding_ps or 0) <= context.core.start_ps
-        if wait.kind == "dma" and prompt and idle > 0 and not at_start:
+        prompt = wait.lateness_ps is not None and wait.lateness_ps * PROMPT <= max(
+            wait.outstanding_ps or 0, idle
+        )
+        issued = wait.start_ps - (wait.outstanding_ps or 0)
+        # A copy into a buffer that nothing used before did not wait for it: that is the ramp.
+        unused = issued - (wait.lateness_ps or 0) <= context.core.start_ps
+        if wait.kind == "dma" and prompt and idle > 0 and not unused:
             by_start.setdefault(place_key(wait.transfer_source, wait.transfer_bundles), []).append(wait)
     for waits in by_start.values():
         idle = sum(w.duration_ps - w.hidden_by_hbm_ps for w in waits)
         if not context.significant(idle):
             continue
         spans = frozenset(w.transfer_span for w in waits if w.transfer_span is not None)
-        saving, basis = context.priced(Edit(no_latency=spans))
+        more = more_buffers(context)
+        saving, basis = context.priced(Edit(no_latency=spans) if more is None else more[2])
         if saving is not None and not context.significant(saving):
             continue
+        if saving is not None:
+            basis = (
+                "replayed with the latency of these copies hidden"
+                if more is None
+                else f"replayed with {more[0]} more buffers of {size(more[1])}"
+            )
         first = waits[0]
         copy = size(first.transfer_bytes) if first.transfer_bytes is not None else "unknown size"
         vmem = ""
         if context.vmem_used is not None and context.vmem_capacity is not None:
             left = context.vmem_capacity - context.vmem_used
-            vmem = f"; {size(left)} of VMEM are unused"
+            vmem = f"{size(left)} of VMEM are unused"
+        ahead = [w.outstanding_ps for w in waits if w.outstanding_ps is not None]
+        flight = _in_flight(context, waits)
         yield rule.finding(
             context,
             time_ps=idle,
-            saving_ps=None if saving is None else min(saving, idle),
-            saving_basis="replayed with the latency of these copies hidden" if saving is not None else basis,
+            saving_ps=saving if saving is None or more is not None else min(saving, idle),
+            saving_basis=basis,
             confidence=MEDIUM,
             source=first.transfer_source,
             bundles=first.transfer_bundles,
@@ -45,10 +63,28 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
             count=len(waits),
             evidence=(
                 f"{len(waits)} stalls, {duration(idle)} of them with HBM idle, for"
-                f" {first.transfer_name or 'copies'} of {copy}{vmem}",
-                "the copies were issued as soon as their buffers were free, and that was not early enough",
+                f" {first.transfer_name or 'copies'} of {copy}",
+                "the copies were issued as soon as their buffers were free,"
+                f" {duration(float(np.median(ahead)))} (median) before they were needed",
+                *([flight] if flight else []),
+                *([vmem] if vmem else []),
             ),
         )
+
+
+def _in_flight(context: Context, waits: list[ExposedWait]) -> str:
+    """Bytes outstanding when these stalls began, against what hides the latency."""
+    latency = context.parameters.get("hbm.latency")
+    copies = context.core.hbm
+    if not latency or not context.hbm_rate or copies["bytes"].isna().any():
+        return ""
+    issued, ends = view.issues(copies), view.ends(copies)
+    moved = copies["bytes"].to_numpy(dtype=np.int64)
+    at = [w.start_ps for w in waits]
+    outstanding = [int(moved[(issued <= t) & (ends > t)].sum()) for t in at[:1000]]
+    need = round(latency * context.hbm_rate)
+    median = size(float(np.median(outstanding)))
+    return f"outstanding at these stalls: {median} (median); {size(need)} hide HBM's latency"
 
 
 RULE = Rule(

@@ -35,7 +35,10 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
         time = sum(delay for _, delay, _ in members)
         if not context.significant(time):
             continue
-        later = {int(spans[other]): int(issued[row]) + 1 for row, _, others in members for other in others}
+        later: dict[int, int] = {}
+        for row, _, others in sorted(members, key=lambda member: int(issued[member[0]])):
+            for other in others:  # right after the first urgent copy that it delays, no later
+                later.setdefault(int(spans[other]), int(issued[row]) + 1)
         saving, basis = context.priced(Edit(issue_at=later))
         if saving is not None and not context.significant(saving):
             continue

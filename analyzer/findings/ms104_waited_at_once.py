@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from analyzer import intervals
 from analyzer.findings.base import MEDIUM, Context, Finding, Rule
 from analyzer.replay import Edit
 from analyzer.timeline import Track
@@ -14,6 +15,10 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     groups: dict[str, list[ExposedWait]] = {}
     for wait in context.waits:
         at_once = wait.outstanding_ps is not None and wait.outstanding_ps * 4 < wait.duration_ps
+        # The last store of the program is waited for by nothing but its end: nothing can be put in between.
+        follows = int(intervals.covered(context.core.busy, [wait.start_ps], [context.core.end_ps])[0])
+        if follows * 4 < wait.duration_ps:
+            continue
         if wait.kind == "dma" and wait.transfer_track in (Track.HBM_WRITE, Track.VMEM_COPY) and at_once:
             groups.setdefault(place_key(wait.source, wait.bundles), []).append(wait)
     for waits in groups.values():

@@ -12,6 +12,8 @@ from analyzer.timeline import Track
 from analyzer.units import duration
 from analyzer.view import issues, on, starts
 
+DRAIN_SHARE = 0.01
+
 
 def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     for bubble in context.bubbles:
@@ -21,6 +23,8 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
         saving, basis = None, "not estimated: the last work needs the last bytes"
         if ramp and not context.significant(bubble.duration_ps - bubble.latency_ps):
             continue  # the latency of the first copy, which no kernel avoids
+        if not ramp and bubble.duration_ps < DRAIN_SHARE * context.core.window_ps:
+            continue  # the work of the last bytes, which no kernel avoids
         if ramp:
             saving, basis = _earlier(context, bubble)
             if saving is not None and not context.significant(saving):

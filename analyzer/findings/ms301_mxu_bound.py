@@ -62,9 +62,11 @@ def _place(context: Context, phase: str) -> tuple[str, tuple[int, int] | None]:
     if not len(first) or not len(last):
         return "", None
     bundles = int(first.min()), int(last.max())
-    for loop in context.code.loops if context.code is not None else ():
+    if context.code is None:
+        return "", bundles
+    for loop in context.code.loops:
         if bundles[0] <= loop.first <= loop.last <= bundles[1]:
-            return loop.source, (loop.first, loop.last)
+            return context.code.matrix_source(loop), (loop.first, loop.last)
     return "", bundles
 
 

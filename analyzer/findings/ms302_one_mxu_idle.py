@@ -45,7 +45,7 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
             saving_ps=saving,
             saving_basis="replayed with matrix work shared evenly, at most" if saving is not None else basis,
             confidence=MEDIUM,
-            source=loop.source,
+            source=code.matrix_source(loop),
             bundles=(loop.first, loop.last),
             count=loop.iterations,
             evidence=(

@@ -7,6 +7,7 @@ import numpy as np
 
 from analyzer.findings.base import MEDIUM, Context, Finding, Rule
 from analyzer.findings.code import shorter
+from analyzer.findings.ms406_loop_overhead import is_short
 from analyzer.llo.program import Unit
 from analyzer.replay import Edit
 from analyzer.units import duration
@@ -20,15 +21,16 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
         return
     is_scalar = np.array([unit in SCALAR for unit in code.program.opcode_units], dtype=bool)
     scalar = is_scalar[code.program.instruction_opcode]
-    empty = np.diff(code.program.bundle_first) == 0
+    empty = code.empty
     only = code.only(scalar) | empty
     for loop in code.loops:
-        mine = np.zeros(code.program.bundle_count, dtype=bool)
-        mine[loop.own] = True
+        if is_short(code, loop):
+            continue  # there the branch is the matter: MS406
+        mine = code.of_loop(loop) & ~code.latch_slots(loop)
         time = code.time_ps(only & mine)
         if not context.significant(time):
             continue
-        removable = min(time, loop.time_ps - code.slot_bound_ps(loop))
+        removable = min(time, loop.time_ps - code.slot_bound_ps(loop), code.gain_ps(loop, only & mine))
         stretch = code.stretches(loop.first, loop.last)
         saving, basis = context.priced(Edit(shorten=shorter([(stretch, max(removable, 0))])))
         if saving is not None and not context.significant(saving):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from analyzer.findings.base import MEDIUM, Context, Finding, Rule
+from analyzer.findings.ms502_padded_operand import padded_bytes
 from analyzer.timeline import Track
 from analyzer.units import duration, size
 from analyzer.view import bundle_range, on
@@ -14,7 +15,8 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     reads = on(context.core.hbm, (Track.HBM_READ,))
     for operand in context.program.operands:
         read = context.operand_bytes.get(operand.index, (0, 0))[0]
-        if operand.size_bytes is None or read <= operand.size_bytes:
+        # More than its size but not more than its padded size is MS502's matter.
+        if operand.size_bytes is None or read <= (padded_bytes(operand) or operand.size_bytes):
             continue
         excess = read - operand.size_bytes
         time = round(excess / context.hbm_rate * 1e12)

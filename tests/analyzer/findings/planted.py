@@ -4,6 +4,8 @@ Weights stream through a ring of VMEM buffers; each tile is multiplied with a sm
 that a finding must name carry a `PLANT <name>` comment.
 """
 
+from contextlib import nullcontext
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -12,31 +14,42 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import PartitionSpec as P
 
 from megakernels.build import KernelBuild
+from megakernels.hooks import phase
 
 TILES, SIDE, ROWS, DEPTH, CORES = 48, 512, 8, 8, 8
+EXCHANGES = ("exchange", "pieces", "late")
 GROW = 400
 HBM = pl.BlockSpec(memory_space=pltpu.HBM)
 
 
-def ring_slot(t):
-    """Buffer of tile t; the depth is a power of two, so no division is needed."""
-    return t & (DEPTH - 1)
+# Buffers of the ring where a fault needs another number than DEPTH; powers of two: nothing is divided.
+DEPTHS = {"shallow": 2, "deep": 32, "pause": 8, "pause_deep": 32}
 
 
 def kernel(fault, x_hbm, bias_hbm, w_hbm, out_hbm, trail_hbm, *scratch):
     """What one core does."""
     x, bias, acc, stage, ring, ring_sem, sem, bias_sem, stage_sem, far, far_sem = scratch
     me = lax.axis_index("core")
+    depth = DEPTHS.get(fault, DEPTH)
+
+    def ring_slot(t):
+        return t & (depth - 1)
 
     def tile(t):
         return pltpu.make_async_copy(w_hbm.at[t], ring.at[ring_slot(t)], ring_sem.at[ring_slot(t)])
 
     def exchange():
-        """Send our block to the neighbour and wait for the one from the other side."""
+        """Send our block to the neighbour; gives what waits for the one from the other side."""
         peer = lax.rem(me + 1, CORES)
-        copy = pltpu.make_async_remote_copy(acc, far, far_sem.at[0], far_sem.at[1], device_id={"core": peer})
-        copy.start()  # PLANT exchange
-        return copy
+        pieces = [pl.ds(row, 1) for row in range(ROWS)] if fault == "pieces" else [pl.ds(0, ROWS)]
+        copies = []
+        for piece in pieces:
+            copy = pltpu.make_async_remote_copy(
+                acc.at[piece], far.at[piece], far_sem.at[0], far_sem.at[1], device_id={"core": peer}
+            )
+            copy.start()  # PLANT exchange
+            copies.append(copy)
+        return copies
 
     def barrier():
         semaphore = pltpu.get_barrier_semaphore()
@@ -51,26 +64,58 @@ def kernel(fault, x_hbm, bias_hbm, w_hbm, out_hbm, trail_hbm, *scratch):
 
         acc[...] = lax.fori_loop(0, value, turn, acc[...])
 
+    first = pltpu.make_async_copy(x_hbm, x, sem)
+    if fault in DEPTHS:
+        first.start()
     if fault != "ramp":
-        for t in range(DEPTH):
+        for t in range(depth):
             tile(t).start()
     barrier()
-    first = pltpu.make_async_copy(x_hbm, x, sem)
-    first.start()
+    if fault not in DEPTHS:
+        first.start()
     first.wait()
-    if not fault.startswith("urgent"):
+    if not fault.startswith("urgent") and fault not in DEPTHS:
         first = pltpu.make_async_copy(bias_hbm.at[0], bias, bias_sem)
         first.start()
         first.wait()
     acc[...] = jnp.zeros_like(acc)
     grow(GROW)
+    if fault == "uneven":
+
+        @pl.when(me == 3)
+        def _():
+            grow(4 * GROW)  # PLANT uneven
+
     if fault == "ramp":
-        for t in range(DEPTH):
+        for t in range(depth):
             tile(t).start()  # PLANT ramp
 
     def one_tile(t, turn):
+        if fault.startswith("pause"):
+
+            @pl.when(t == TILES // 2)
+            def _():
+                grow(4 * GROW)
+
+        early = pltpu.make_async_copy(bias_hbm.at[t], bias, bias_sem)
+        if fault == "behind_first":
+            early.start()
+        if fault.startswith("behind"):
+
+            @pl.when((t > 0) & (t + depth - 1 < TILES))
+            def _():
+                tile(t + depth - 1).start()
+
+        if fault == "behind":
+            early.start()  # PLANT behind
         tile(t).wait()
-        if fault == "one_mxu":
+        if fault.startswith("behind"):
+            early.wait()
+        if fault == "pushes":
+            for part in range(4):
+                rows, tile_now = x[...] * (part + 1), ring[ring_slot(t)]
+                acc[...] += jnp.dot(rows, tile_now, preferred_element_type=jnp.float32)  # PLANT pushes
+        elif fault == "one_mxu" or fault.startswith("pause"):
             part = ring[ring_slot(t), :256, :256]
             product = jnp.dot(x[:, :256], part, preferred_element_type=jnp.float32)  # PLANT one_mxu
             acc[:, :256] += product
@@ -82,9 +127,11 @@ def kernel(fault, x_hbm, bias_hbm, w_hbm, out_hbm, trail_hbm, *scratch):
         if fault == "urgent_first":
             copy.start()
 
-        @pl.when(t + DEPTH < TILES)
-        def _():
-            tile(t + DEPTH).start()
+        if not fault.startswith("behind"):
+
+            @pl.when(t + depth < TILES)
+            def _():
+                tile(t + depth).start()
 
         if fault == "urgent":
             copy.start()  # PLANT urgent
@@ -96,7 +143,7 @@ def kernel(fault, x_hbm, bias_hbm, w_hbm, out_hbm, trail_hbm, *scratch):
             copy = pltpu.make_async_copy(stage.at[slot], trail_hbm.at[t], stage_sem.at[slot])
             if fault == "store_late":
 
-                @pl.when(t >= DEPTH)
+                @pl.when(t >= depth)
                 def _():
                     copy.wait()
 
@@ -107,8 +154,15 @@ def kernel(fault, x_hbm, bias_hbm, w_hbm, out_hbm, trail_hbm, *scratch):
             semaphore = pltpu.get_barrier_semaphore()
             pl.semaphore_signal(semaphore, 1, device_id={"core": lax.rem(me + 1, CORES)})
             pl.semaphore_wait(semaphore, 1)  # PLANT barrier
-        if fault == "exchange":
-            exchange().wait()  # PLANT exchange
+        if fault == "late":
+
+            @pl.when(me == 3)
+            def _():
+                grow(400)  # PLANT late
+
+        if fault in EXCHANGES:
+            for copy in exchange():
+                copy.wait()  # PLANT exchange
         if fault == "division":
             acc[pl.ds(0, 1), pl.ds(0, 128)] = jnp.full((1, 128), divisions(t), jnp.float32)  # PLANT division
         return turn
@@ -117,18 +171,20 @@ def kernel(fault, x_hbm, bias_hbm, w_hbm, out_hbm, trail_hbm, *scratch):
         many_small_copies(bias_hbm, bias, bias_sem)
     if fault == "vector":
         arithmetic(acc)
-    if fault == "spills":
-        spill(acc)
-    lax.fori_loop(0, TILES, one_tile, 0)
+    if fault.startswith("spills"):
+        spill(acc, 8 if fault == "spills_split" else 1)
+    with phase("tiles") if fault.startswith("push") else nullcontext():
+        lax.fori_loop(0, TILES, one_tile, 0)
     if fault == "twice":
-        for t in range(DEPTH):
+        for t in range(depth):
             tile(t).start()
         lax.fori_loop(0, TILES, one_tile, 0)
     if fault == "store_late":
-        for slot in range(DEPTH):
+        for slot in range(depth):
             pltpu.make_async_copy(stage.at[slot], trail_hbm.at[slot], stage_sem.at[slot]).wait()
-    if fault != "exchange":
-        exchange().wait()
+    if fault not in EXCHANGES:
+        for copy in exchange():
+            copy.wait()
     last = pltpu.make_async_copy(acc, out_hbm, sem)
     last.start()
     last.wait()
@@ -164,24 +220,23 @@ def many_small_copies(bias_hbm, bias, bias_sem):
     lax.fori_loop(0, 2000, lambda t, _: copy(t).wait(), None)
 
 
-def spill(acc):
-    """More live vectors than there are registers, in a loop."""
+def spill(acc, passes):
+    """More live vectors than there are registers, in a loop; or the same in several passes, with fewer."""
 
     def turn(_, blocks):
         second, third = blocks[1:] + blocks[:1], blocks[2:] + blocks[:2]
         return tuple(a * b + c for a, b, c in zip(blocks, second, third, strict=True))  # PLANT spills
 
-    blocks = (
-        tuple(acc[:, i * 8 % SIDE : i * 8 % SIDE + 128] * (i + 1.0) for i in range(48)) * 2
-    )  # PLANT spills
-    # Pallas lowers equal equations once: those of the loop may carry the line of this first multiplication.
-    done = lax.fori_loop(0, 600, turn, tuple(b + float(i) for i, b in enumerate(blocks)))  # PLANT spills
-    acc[:, :128] = sum(done)
+    blocks = tuple(acc[:, i % 4 * 128 : i % 4 * 128 + 128] * (i + 1.0) for i in range(48))  # PLANT spills
+    blocks = [b + float(i) for i, b in enumerate(blocks * 2)]
+    # Pallas lowers equal equations once: those of the loop may carry the line of the first multiplication.
+    for own in (tuple(blocks[i::passes]) for i in range(passes)):
+        acc[:, :128] += sum(lax.fori_loop(0, 600, turn, own))  # PLANT spills
 
 
 def build(fault: str = "none"):
     """The kernel with a fault, on every core of a 2x2x1 slice."""
-    shape = jax.ShapeDtypeStruct
+    shape, depth = jax.ShapeDtypeStruct, DEPTHS.get(fault, DEPTH)
     arguments = (
         shape((CORES * ROWS, SIDE), jnp.bfloat16),
         shape((TILES, 1, SIDE), jnp.float32),
@@ -203,8 +258,8 @@ def build(fault: str = "none"):
                 pltpu.VMEM((1, SIDE), jnp.float32),
                 pltpu.VMEM((ROWS, SIDE), jnp.float32),
                 pltpu.VMEM((DEPTH, ROWS, SIDE), jnp.float32),
-                pltpu.VMEM((DEPTH, SIDE, SIDE), jnp.bfloat16),
-                pltpu.SemaphoreType.DMA((DEPTH,)),
+                pltpu.VMEM((depth, SIDE, SIDE), jnp.bfloat16),
+                pltpu.SemaphoreType.DMA((depth,)),
                 pltpu.SemaphoreType.DMA,
                 pltpu.SemaphoreType.DMA,
                 pltpu.SemaphoreType.DMA((DEPTH,)),

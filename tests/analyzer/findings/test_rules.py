@@ -126,7 +126,7 @@ def test_buffer_not_free_and_not_late(build):
     check(finding)
     assert finding.count == 9
     assert finding.time_ps == 9 * 700
-    assert "100 B of VMEM are unused" in finding.evidence[0]
+    assert "100 B of VMEM are unused" in finding.evidence
 
 
 def test_urgent_copy_behind_a_prefetch(build):

@@ -1,0 +1,34 @@
+"""Where a loop waits for results of the cross-lane units."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analyzer.findings.code import Code, CodeLoop
+from analyzer.llo.program import Unit
+
+# Pops closer than this drain what was sent together: the bundles between them count as waiting.
+_BURST = 8
+
+
+def crosses(code: Code) -> NDArray[np.bool_]:
+    """Whether each instruction runs on a cross-lane unit."""
+    units = np.array([unit is Unit.XLU for unit in code.program.opcode_units], dtype=bool)
+    return units[code.program.instruction_opcode]
+
+
+def pending(code: Code, loop: CodeLoop) -> NDArray[np.int64]:
+    """The loop's own bundles from a cross-lane instruction to the pop of its result, both included."""
+    named = [opcode.startswith("vpop") and ".xlu" in opcode for opcode in code.program.opcodes]
+    pops = np.array(named, dtype=bool)[code.program.instruction_opcode]
+    mine = code.of_loop(loop)[code.bundle_of]
+    issued, popped = np.unique(code.bundle_of[crosses(code) & mine]), np.unique(code.bundle_of[pops & mine])
+    edges = np.zeros(code.program.bundle_count + 1, dtype=np.int64)
+    at = np.searchsorted(popped, issued, side="right")
+    ends = np.where(at < len(popped), np.append(popped, loop.last)[np.minimum(at, len(popped))], loop.last)
+    np.add.at(edges, issued, 1)
+    np.add.at(edges, ends + 1, -1)
+    burst = np.flatnonzero(np.diff(popped) <= _BURST)
+    np.add.at(edges, popped[burst], 1)
+    np.add.at(edges, popped[burst + 1] + 1, -1)
+    awaited = np.cumsum(edges[:-1]) > 0
+    return loop.own[awaited[loop.own]]
