@@ -16,6 +16,7 @@ from dashboard.loading import Loader, WhatIf, load, what_if_report
 from dashboard.pages import (
     bundles,
     captures,
+    collectives,
     difference,
     findings,
     memory,
@@ -26,7 +27,17 @@ from dashboard.pages import (
     whatif,
 )
 
-PAGES: tuple[Any, ...] = (overview, timeline, findings, bundles, memory, whatif, difference, post)
+PAGES: tuple[Any, ...] = (
+    overview,
+    timeline,
+    findings,
+    bundles,
+    memory,
+    collectives,
+    whatif,
+    difference,
+    post,
+)
 ASSETS = Path(__file__).parent / "assets"
 
 

@@ -45,7 +45,5 @@ def write(captures: list[Path], html: Path, chip: str | None = None) -> None:
 
     if len(captures) != 1:
         raise UsageError("--html", f"writes one capture, {len(captures)} were given", "Give one capture.")
-    if not html.parent.is_dir():
-        raise UsageError(html, "the folder does not exist", f"Make it first: mkdir -p {html.parent}")
     write_html(load(captures[0], chip), html)
     typer.echo(f"wrote {html}", err=True)

@@ -37,17 +37,8 @@ _FACTS = (
 
 
 def write_html(loaded: Loaded, path: Path, core: int | None = None) -> None:
-    """Write the timeline page of a capture to `path`; it appears there when it is complete."""
-    page = render_html(loaded, core)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(page)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """Write the timeline page of a capture to `path`; it appears there when it is complete; folders are made."""
+    write_output(path, render_html(loaded, core).encode("utf-8", "replace"))
 
 
 def report_html(path: Path, analysis: "Analysis") -> str:

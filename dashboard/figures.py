@@ -111,14 +111,19 @@ def step_spec(
     places: list[dict[str, Slot]] = []
     top = 0.0
     for number, one in enumerate(groups):
-        if beside is not None:
-            rows.append((top + 0.3, f"<b>{_account(one)}</b>, core {one.core}"))
-            top += 0.6
+        banded = bool(one.layers or one.phases)
+        top += 0.0 if beside is None or banded else 0.6
+        begin = top
         part, slots, top = lane_traces(one, each, None if number else bubbles, top)
         traces += part
         places.append(slots)
-        rows += [(slot.middle, _label(one, key)) for key, slot in slots.items()]
-        top += 0.2 if beside is not None else 0.0
+        if beside is None:
+            rows += [(slot.middle, _label(one, key)) for key, slot in slots.items()]
+        else:  # too tight for labels of the bands: whose they are stands there instead
+            title = f"<b>{'model' if number else 'trace'}</b> ({_account(one)})"
+            rows.append((begin + (0.5 if banded else -0.3), title))
+            rows += [(slot.middle, _label(one, k)) for k, slot in slots.items() if one.lane(k)]
+            top += 0.3
     shapes: list[dict[str, Any]] = []
     notes: list[dict[str, Any]] = []
     if view.selected is not None:
@@ -130,7 +135,9 @@ def step_spec(
     low = (panels - 1) * (height + gap)
     layout["yaxis2"] = {**rate_axis, "domain": [low, low + height]}
     for one in groups:
-        traces += bandwidth_traces(one, view, "y2", suffix="" if beside is None else f" ({_account(one)})")
+        traces += bandwidth_traces(
+            one, view, "y2", suffix="" if beside is None else " (trace)" if one is index else " (model)"
+        )
     shapes, notes = shapes + lines, notes + words
     if occupancy is not None:
         axis, words = occupancy_axis(occupancy, view, "y3")

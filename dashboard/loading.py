@@ -285,13 +285,11 @@ def _bubbles(analysis: "Analysis", core: int) -> pd.DataFrame:
 def _read_listing(path: Path) -> "Listing":
     from analyzer.capture import open_capture
     from analyzer.errors import DataAbsentError
-    from analyzer.llo.reader import read_program
     from dashboard.listing import make_listing
 
     if not path.exists():
         raise DataAbsentError(path, "holds no compiled program", "Open a capture made by compile or record.")
-    capture = open_capture(path)
-    return make_listing(read_program(capture.kernel_program().bundles))
+    return make_listing(open_capture(path).read_kernel())
 
 
 def _read_allocations(path: Path) -> list[tuple[str, str, int]]:

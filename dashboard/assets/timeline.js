@@ -128,6 +128,11 @@
         measuring: !!(measuring && measuring.length), kinds: kinds, account: account, align: align || "", path: path,
       });
     },
+    core: function (search, options) {
+      const wanted = Number(new URLSearchParams(search || "").get("core") || NaN);
+      const known = (options || []).some(function (option) { return option.value === wanted; });
+      return known ? wanted : window.dash_clientside.no_update;
+    },
     kinds: function (core) {
       return core === -1 ? {} : { display: "none" };
     },

@@ -121,12 +121,12 @@ def cores_of(loaded: Loaded) -> list[dict[str, Any]]:
 def accounts(loaded: Loaded) -> list[Any]:
     """Choice between what was measured and what the model says, where there are both."""
     both = "model" in loaded.others
-    names = (("measured", "measure"), ("modelled", "model"), ("both", "both"))
+    names = (("trace", "trace"), ("model", "model"), ("both", "both"))
     shown = {} if both else {"display": "none"}
     return [
         dcc.RadioItems(
             [{"label": label, "value": value} for label, value in names],
-            "both" if both else "measure",
+            "both" if both else "trace",
             id="account",
             className="checks",
             inline=True,
@@ -198,6 +198,12 @@ def register(app: Dash, context: Context) -> None:
         Input("account", "value"),
         Input("align", "value"),
         State("url", "pathname"),
+    )
+    app.clientside_callback(
+        ClientsideFunction("megascope", "core"),
+        Output("core", "value"),
+        Input("url", "search"),
+        State("core", "options"),
     )
     app.clientside_callback(
         ClientsideFunction("megascope", "kinds"),

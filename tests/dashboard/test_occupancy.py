@@ -88,12 +88,12 @@ def test_measured_and_modelled_stand_above_each_other(step):
     spec = step_spec(first, View(max_shapes=800), bubbles, None, moved)
     labels = spec["layout"]["yaxis"]["ticktext"]
     assert labels.count("Matrix") == 2
-    assert labels.index("<b>measured</b>, core 0") < labels.index("<b>modelled</b>, core 0")
+    assert labels.index("<b>trace</b> (measured)") < labels.index("<b>model</b> (modelled)")
     middles = spec["layout"]["yaxis"]["tickvals"]
     assert middles == sorted(middles)
     names = [t["name"] for t in spec["data"]]
-    assert "HBM read (measured)" in names
-    assert "HBM read (modelled)" in names
+    assert "HBM read (trace)" in names
+    assert "HBM read (model)" in names
     name = anchors(first, second)[3]
     assert shift_between(first, second, name) == 7_000_000
     assert shift_between(first, second, "no such band") == 7_000_000
