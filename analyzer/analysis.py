@@ -5,7 +5,7 @@
 heavy is imported until something has to be worked out: a report from the cache takes a fraction of a second.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,6 +100,7 @@ def analyze(
     scenario: Mapping[str, str] | None = None,
     scenario_file: Path | None = None,
     cores: "Cores" = "auto",
+    without: Sequence[str] = (),
     use_cache: bool = True,
 ) -> Analysis:
     """Everything about a capture.
@@ -111,6 +112,7 @@ def analyze(
         scenario: values for what the program reads at run time, passed on to the simulator.
         scenario_file: the same from a file (analyzer/simulate/scenario_file.py); `scenario` goes over it.
         cores: "all" simulates and shows every core; "auto" leaves it to the simulator.
+        without: phases that take no time and move nothing, as a what-if.
         use_cache: False works everything out anew (and still keeps the result).
 
     Raises:
@@ -120,7 +122,7 @@ def analyze(
     """
     opened = capture if isinstance(capture, Capture) else open_capture(capture, chip=chip)
     if opened.trace is not None:
-        if overrides or scenario or scenario_file:
+        if overrides or scenario or scenario_file or without:
             raise UsageError(
                 opened.path,
                 "is a trace, and what was measured does not change with a what-if or a scenario",
@@ -135,10 +137,9 @@ def analyze(
     machine = load_machine(str(name)).with_overrides(dict(overrides or {}))
     wanted = scenario_of(scenario or {})
     file = _read(scenario_file)
-    key = cache.key_of(
-        opened, machine, {**(scenario or {}), "--cores": cores, "--scenario": f"{scenario_file} {file}"}
-    )
-    variant = bool(overrides or scenario or scenario_file) or cores != "auto"
+    words = {"--cores": cores, "--scenario": f"{scenario_file} {file}", "--without": repr(sorted(without))}
+    key = cache.key_of(opened, machine, {**(scenario or {}), **words})
+    variant = bool(overrides or scenario or scenario_file or without) or cores != "auto"
     store = cache.Store(opened, key, variant=variant)
     if use_cache:
         found = store.load()
@@ -146,8 +147,9 @@ def analyze(
             return _kept(*found)
     from analyzer import fold
 
-    timeline, facts, program = fold.model(opened, machine, wanted, file=file, cores=cores)
+    timeline, facts, program = fold.model(opened, machine, wanted, file=file, cores=cores, without=without)
     report, core, step = fold.build(timeline, facts, opened, machine, program)
+    report["notes"] += [f"what-if: without {phase}" for phase in without]
     report["scenario"] |= {"file": None, "cores": [], "delayed_cores": []}
     if file is not None:
         own, late = sorted(file.cores), sorted(file.delays_ps)

@@ -1,7 +1,7 @@
 """Folds a timeline into a report: metrics, bubbles, critical path, findings, the JSON contract."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -78,6 +78,7 @@ def model(
     *,
     file: "ScenarioFile | None" = None,
     cores: Cores = "auto",
+    without: Sequence[str] = (),
 ) -> tuple[pd.DataFrame, Facts, "Program"]:
     """The modelled timeline of a capture and what the simulator counted on the way.
 
@@ -87,6 +88,7 @@ def model(
         scenario: what the command line says; it goes over the capture's own scenario, and the file's.
         file: what a scenario file says, for all cores and for single ones.
         cores: which cores to simulate and show, as `Simulator.simulate` takes it.
+        without: phases that take no time and move nothing; of an unknown one nothing changes.
     """
     from analyzer.llo.reader import read_program
     from analyzer.simulate.simulator import as_scenario, simulate
@@ -101,6 +103,7 @@ def model(
         scenario=wanted.common,
         facts=capture.manifest,
         cores=cores,
+        without=without,
         scenarios=wanted.cores,
         delays_ps=wanted.delays_ps,
     )
