@@ -1,14 +1,11 @@
 """What callbacks need: the captures and how an address names one."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 from dashboard.jobs import Jobs, State
 from dashboard.library import Library
-from dashboard.loading import Loaded
+from dashboard.loading import Loaded, WhatIf
 
 ALL_CORES = -1  # in place of a core's number
 
@@ -17,11 +14,11 @@ ALL_CORES = -1  # in place of a core's number
 class Context:
     """Handed to every page; the only thing shared between users, and read-only but for its caches.
 
-    what_if: the report of a capture on a machine with some parameters changed.
+    what_if: the report of a capture on a machine with some parameters changed, without some phases.
     """
 
     library: Library
-    what_if: Callable[[Path, dict[str, str]], dict[str, Any]]
+    what_if: WhatIf
     jobs: Jobs
 
     def loaded(self, pathname: str | None) -> Loaded:

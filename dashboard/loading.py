@@ -177,7 +177,7 @@ class Loaded:
 
 
 Loader = Callable[[Path], Loaded]
-WhatIf = Callable[[Path, dict[str, str]], dict[str, Any]]
+WhatIf = Callable[[Path, dict[str, str], tuple[str, ...]], dict[str, Any]]  # path, overrides, phases left out
 
 
 def from_parts(
@@ -241,15 +241,17 @@ def load_model(path: Path, chip: str | None = None) -> Loaded:
     return from_analysis(path, Analysis(report, timeline, core, step, more=dict(more)))
 
 
-def what_if_report(path: Path, overrides: dict[str, str], chip: str | None = None) -> dict[str, Any]:
-    """The report of a capture simulated on a machine with some parameters changed.
+def what_if_report(
+    path: Path, overrides: dict[str, str], without: tuple[str, ...] = (), chip: str | None = None
+) -> dict[str, Any]:
+    """The report of a capture simulated on a machine with some parameters changed, without some phases.
 
     Raises:
         MegascopeError: as for `load`, or a parameter is unknown.
     """
     from analyzer.analysis import analyze
 
-    return analyze(path, chip=chip, overrides=overrides).report
+    return analyze(path, chip=chip, overrides=overrides, without=without).report
 
 
 def from_analysis(path: Path, analysis: "Analysis") -> Loaded:

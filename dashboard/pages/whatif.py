@@ -66,7 +66,16 @@ def layout(loaded: Loaded, identity: str) -> html.Div:
                         [
                             html.H2("The machine"),
                             *sliders,
-                            html.Button("Back to the model", id="whatif-reset"),
+                            html.H2("Without a phase: as if it took no time and moved nothing"),
+                            dcc.Dropdown(
+                                phases(loaded),
+                                [],
+                                id="whatif-without",
+                                multi=True,
+                                placeholder="nothing left out",
+                                disabled=not phases(loaded),
+                            ),
+                            html.P(html.Button("Back to the model", id="whatif-reset")),
                         ]
                     ),
                     html.Section(
@@ -84,6 +93,15 @@ def layout(loaded: Loaded, identity: str) -> html.Div:
     )
 
 
+def phases(loaded: Loaded) -> list[dict[str, str]]:
+    """Phases of the step that can be left out, in the order of the report; values are their paths."""
+    rows = loaded.fact("phases") or []
+    paths = dict.fromkeys(str(row["phase"]) for row in rows if isinstance(row, dict) and row.get("phase"))
+    outer = [p.rsplit("/", k)[0] for p in paths for k in range(p.count("/"), 0, -1)]
+    names = sorted(dict.fromkeys([*paths, *outer]))
+    return [{"label": text.shorten(p, 60), "value": p} for p in names]
+
+
 def overrides(values: list[Any]) -> dict[str, str]:
     """Machine parameters to change, from the positions of the sliders; nonsense means unchanged."""
     out: dict[str, str] = {}
@@ -96,14 +114,15 @@ def overrides(values: list[Any]) -> dict[str, str]:
     return out
 
 
-def words(values: list[Any]) -> str:
+def words(values: list[Any], without: tuple[str, ...] = ()) -> str:
     """The changes in words."""
     parts = [
         f"{label} ×{FACTORS[v]:g}"
         for (label, _, _, _), v in zip(KNOBS, values, strict=False)
         if isinstance(v, int) and 0 <= v < len(FACTORS) and v != UNCHANGED
     ]
-    return ", ".join(parts)
+    left_out = [f"without {text.shorten(p, 40)}" for p in without]
+    return ", ".join([*parts, *left_out])
 
 
 def register(app: Dash, context: Context) -> None:
@@ -111,41 +130,47 @@ def register(app: Dash, context: Context) -> None:
 
     @app.callback(
         Output({"type": "knob", "index": ALL}, "value"),
+        Output("whatif-without", "value"),
         Input("whatif-reset", "n_clicks"),
         State({"type": "knob", "index": ALL}, "value"),
         prevent_initial_call=True,
     )
-    def reset(_: Any, values: list[Any]) -> list[int]:
-        return [UNCHANGED] * len(values)
+    def reset(_: Any, values: list[Any]) -> tuple[list[int], list[str]]:
+        return [UNCHANGED] * len(values), []
 
     @app.callback(
         Output("whatif-body", "children"),
         Output("whatif-poll", "disabled"),
         Input({"type": "knob", "index": ALL}, "value"),
+        Input("whatif-without", "value"),
         Input("whatif-poll", "n_intervals"),
         State("url", "pathname"),
     )
-    def show(values: list[Any], _: Any, pathname: str) -> tuple[Any, bool]:
+    def show(values: list[Any], left_out: Any, _: Any, pathname: str) -> tuple[Any, bool]:
         changed = overrides(values)
         try:
             loaded = context.loaded(pathname)
         except MegascopeError as error:
             return error_panel(error), True
-        if not changed:
+        known = {choice["value"] for choice in phases(loaded)}
+        without = tuple(sorted(str(p) for p in left_out or [] if p in known))
+        if not changed and not without:
             step = text.duration(loaded.fact("step", "time_ps"))
             return [
                 html.P(f"The step takes {step} ({loaded.provenance}).", className="verdict"),
                 html.P(
-                    "Move a slider: the program is simulated again on the changed machine.", className="muted"
+                    "Move a slider or leave out a phase: the program is simulated again, so changed.",
+                    className="muted",
                 ),
             ], True
-        key = (loaded.serial, tuple(sorted(changed.items())))
-        state = context.jobs.ask(key, lambda: context.what_if(loaded.path, changed))
+        key = (loaded.serial, tuple(sorted(changed.items())), without)
+        state = context.jobs.ask(key, lambda: context.what_if(loaded.path, changed, without))
         if not state.done:
             queue = f", {text.count(state.waiting, 'job')} before it" if state.waiting else ""
             return [
                 html.P(
-                    f"Simulating with {words(values)}: {state.seconds:.0f} s{queue} …", className="verdict"
+                    f"Simulating with {words(values, without)}: {state.seconds:.0f} s{queue} …",
+                    className="verdict",
                 ),
                 html.Progress(className="progress"),
             ], False
@@ -160,8 +185,10 @@ def register(app: Dash, context: Context) -> None:
             return error_panel(error), True
         return [
             html.P(
-                f"With {words(values)}: " + changes.headline(diff), className="verdict", id="whatif-verdict"
+                f"With {words(values, without)}: " + changes.headline(diff),
+                className="verdict",
+                id="whatif-verdict",
             ),
-            html.P("Modelled both times; only the machine's numbers differ.", className="note"),
+            html.P("Modelled both times; only what is named above differs.", className="note"),
             change_table(diff, "model", "what if"),
         ], True

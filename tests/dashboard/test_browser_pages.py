@@ -73,7 +73,7 @@ def complete(report, factor):
 def open_page(serve, captures, browser, rich, until):
     """`open_page(page, size, names)` -> (driver, address of the first capture)."""
 
-    def what_if(path, overrides):
+    def what_if(path, overrides, without):
         return complete(rich(path).report, 0.5)
 
     def start(page, size=(1280, 800), names=("mlp", "slow")):
