@@ -10,6 +10,9 @@ phase is a named scope and a layer a named scope holding its index as a trace va
 into `vtrace` markers when its region trace flag is set. Markers are scheduling edges, so the two levels
 compile to different programs with the same numerics: compile both to see what the probe costs.
 
+`decided` marks where data decides a scalar. It changes nothing, except under `watching` in interpret mode:
+then the values are recorded (megakernels/recording.py).
+
 `tag` never adds an instruction. It notes which source line starts or awaits which copy, so that a report
 can say "w_gate" where the bundles only hold the line.
 """
@@ -24,6 +27,8 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from jax import lax
+from jax.experimental import io_callback
 from jax.experimental.pallas import tpu as pltpu
 from jax.extend import source_info_util
 
@@ -32,6 +37,7 @@ LEVELS: tuple[Level, ...] = ("off", "regions")
 LAYER_SCOPE = "layer"  # name of the scope around a layer, and label of the trace value in it
 
 _level: ContextVar[Level] = ContextVar("megascope_hook_level", default="off")
+_watcher: ContextVar["tuple[tuple[str, ...], Watcher] | None"] = ContextVar("megascope_watcher", default=None)
 _copy_names: dict[tuple[str, int], str] = {}
 _helper_files: set[str] = set()
 _JAX_FOLDER = str(Path(jax.__file__).parent)
@@ -106,6 +112,43 @@ def layer(index: int | jax.Array) -> Iterator[None]:
     with jax.named_scope(LAYER_SCOPE):
         pltpu.trace_value(LAYER_SCOPE, jnp.int32(index) if isinstance(index, int) else index)
         yield
+
+
+type Watcher = Callable[[int, str, int | float], None]
+
+
+@contextlib.contextmanager
+def watching(axes: tuple[str, ...], saw: Watcher) -> Iterator[None]:
+    """Have kernels that are traced inside, for interpret mode, report every `decided` value.
+
+    Args:
+        axes: Mesh axes, outermost first; a core's place on them is its rank.
+        saw: Called with rank, place (`file.py:line`) and value each time one is met.
+    """
+    token = _watcher.set((axes, saw))
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
+def decided(value: jax.Array) -> jax.Array:
+    """Mark a scalar that comes out of vector data, such as a count or an index; gives it back.
+
+    Stands on the line where the vector becomes the scalar: the simulator knows the value by that line.
+    """
+    watcher, place = _watcher.get(), _kernel_line()
+    if watcher is None or place is None:
+        return value
+    axes, saw = watcher
+    name = f"{place[0].rsplit('/', 1)[-1]}:{place[1]}"
+
+    def note(rank: Any, seen: Any) -> Any:
+        saw(int(rank), name, seen.item())
+        return seen
+
+    # What comes back is used in place of the value: that keeps the order in which a core meets them.
+    return io_callback(note, jax.ShapeDtypeStruct(value.shape, value.dtype), lax.axis_index(axes), value)
 
 
 class NamedCopy:

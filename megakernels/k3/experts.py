@@ -30,7 +30,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from megakernels.common.gemv import LANES, MXU_COLUMNS
-from megakernels.hooks import tag
+from megakernels.hooks import decided, tag
 from megakernels.k3 import fp4
 from megakernels.k3.config import F32_BYTES, K3Config
 from megakernels.k3.mixer import AXIS
@@ -208,12 +208,12 @@ def choose(core: ExpertCore, first: Any) -> jax.Array:
 
 def pair_count(keys: jax.Array) -> jax.Array:
     """How many pairs there are: a vector-to-scalar value that data decides."""
-    return jnp.sum(jnp.where(keys < NOBODY, 1.0, 0.0)).astype(jnp.int32)
+    return decided(jnp.sum(jnp.where(keys < NOBODY, 1.0, 0.0))).astype(jnp.int32)
 
 
 def next_pair(keys: jax.Array, before: jax.Array) -> jax.Array:
     """The smallest key above `before`, float32: a vector-to-scalar value that data decides."""
-    return jnp.min(jnp.where(keys > before, keys, NOBODY))
+    return decided(jnp.min(jnp.where(keys > before, keys, NOBODY)))
 
 
 def start_loads(core: ExpertCore, index: Any) -> None:

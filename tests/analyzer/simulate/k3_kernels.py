@@ -2,9 +2,11 @@
 
 import dataclasses
 
+import numpy as np
+
 from megakernels.k3.config import SMALL
 from megakernels.k3.experts import ExpertPlan
-from megakernels.k3.experts_build import build_experts
+from megakernels.k3.experts_build import build_experts, routing_rows
 from megakernels.k3.mixer_build import build_kda, build_mla
 from megakernels.k3.mla_plan import MlaPlan
 from megakernels.k3.plan import KdaPlan
@@ -38,3 +40,19 @@ def routing():
 def scenario():
     """The scenario file of `routing`."""
     return experts_scenario(EXPERTS, routing())
+
+
+def _experts_arguments():
+    """Zeros for weights and rows: only the routing decides what runs."""
+    chosen = routing().chosen[: EXPERTS.layers]
+    shapes = build_experts(EXPERTS).arguments
+    weights = routing_rows(EXPERTS, chosen, np.full(chosen.shape, 0.25, np.float32))
+    return weights, *(np.zeros(s.shape, s.dtype) for s in shapes[1:])
+
+
+def recorded_experts(*, interpret):
+    return build_experts(EXPERTS, level="off", interpret=interpret)
+
+
+# What record_run.py runs a kernel on.
+ARGUMENTS = {"recorded_experts": _experts_arguments}

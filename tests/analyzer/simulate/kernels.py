@@ -6,12 +6,14 @@ shapes of their own, so that an operand is known by its shape.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import PartitionSpec
 
 from megakernels.build import KernelBuild
+from megakernels.hooks import decided
 
 HBM = pl.BlockSpec(memory_space=pltpu.HBM)
 CORES = 8
@@ -235,7 +237,7 @@ def data_dependent(*, interpret=False):
         copy.start()
         copy.wait()
         total[...] = x[...]
-        best = jnp.argmax(total[0:1], axis=1)[0]
+        best = decided(jnp.argmax(total[0:1], axis=1)[0])
 
         def body(i, carry):
             with jax.named_scope("layer"):
@@ -348,7 +350,7 @@ def counted(*, interpret=False):
         copy = pltpu.make_async_copy(x.at[3], row, semaphore)
         copy.start()
         copy.wait()
-        count = jnp.sum(jnp.where(row[0:1] > 0, 1.0, 0.0)).astype(jnp.int32)
+        count = decided(jnp.sum(jnp.where(row[0:1] > 0, 1.0, 0.0))).astype(jnp.int32)
 
         def body(i, carry):
             copy = pltpu.make_async_copy(weights.at[i], buffer, semaphore)
@@ -370,3 +372,20 @@ def counted(*, interpret=False):
         [tile, tile, pltpu.SemaphoreType.DMA],
         interpret=interpret,
     )
+
+
+def _data_dependent_arguments():
+    x = np.zeros((8, 512), np.float32)
+    x[0, 5] = 1
+    weights = np.zeros((1024, 8, 512), np.float32)
+    return np.array([3], np.int32), np.arange(7, 23, dtype=np.int32), weights, x
+
+
+def _counted_arguments():
+    x = np.zeros((2048, 8, 512), np.float32)
+    x[3, 0, :5] = 1
+    return x, np.zeros((1024, 8, 512), np.float32)
+
+
+# What record_run.py runs a kernel on.
+ARGUMENTS = {"data_dependent": _data_dependent_arguments, "counted": _counted_arguments}
