@@ -7,6 +7,7 @@ from megakernels.k3 import routing
 from megakernels.k3.config import BF16_BYTES, F32_BYTES
 from megakernels.k3.mla_plan import WINDOW
 from megakernels.k3.plan import HISTORY_ROWS, ROWS
+from megakernels.k3.scenario import busiest_pops
 from megakernels.k3.step_plan import VMEM_BYTES, StepPlan
 from megakernels.k3.step_refs import AXIS, Operands, staging
 
@@ -144,5 +145,5 @@ def scenario(plan: StepPlan) -> dict[str, Any]:
         "name": f"position {positions[0]}, routing {seeded.source}, the busiest group of every layer everywhere",
         "positions": positions,
         "smem": {"0": [0] * p.rows + positions + [4 if p.verify else 0]},
-        "pops": {},
+        "pops": busiest_pops(p.experts, seeded),
     }

@@ -8,8 +8,9 @@ A mixture, as one core sees it; what the ranks tell one another stands on the ri
     routed experts, from the latent          ->  sum over all ranks
     norm; own output columns = y latent_up   ->  output gather, within the host
 
-The router stands on every rank: the experts' weights are on their way while the latent is gathered. Until they
-are requested nothing else is: copies are served in the order of their requests.
+The router stands on every rank: the experts' weights are on their way while the latent is gathered. Until the
+last of them is requested nothing else is: copies are served in the order of their requests, and the ring holds
+what the mixture needs besides.
 """
 
 from collections.abc import Callable
@@ -61,28 +62,28 @@ def mixture(core: Core, index: Any, slot: Any, stream: Stream) -> Stream:
     p, v = core.plan, core.vmem
     routed = core.experts
     with phase("latent_down"):
-        stream = moe_in(core, stream, 0, p.latent_tiles, refill=False)
+        stream = moe_in(core, stream, 0, p.latent_tiles)
         send_latent(core)
     with phase("router"):
-        stream = moe_in(core, stream, p.latent_tiles, p.router_tiles, refill=False)
+        stream = moe_in(core, stream, p.latent_tiles, p.router_tiles)
     with phase("top_k"):
         route(core, slot)
         experts.choose(routed, core.first_expert)
         experts.start_loads(routed, index)
-        stream = core.weights.refill(stream, p.latent_tiles + p.router_tiles)
     with phase("shared_up"):
         before = p.latent_tiles + p.router_tiles
         stream = moe_in(core, stream, before, p.moe_in.tiles - before)
         activate(core, p.shared, p.latent.own + p.router_blocks)
     shared = core.sum(v.ffn_sum)
     with phase("shared_down"):
-        stream = share_down(core, stream, p.shared_out, p.shared)
+        stream = share_down(core, stream, p.shared_out, p.shared, refill=False)
         shared.send("shared_share")
     with phase("latent_gather"):
         receive_latent(core)
         experts.spread_rows(routed, v.latent)
     with phase("experts"):
         experts.run(routed, index)
+        stream = core.weights.refill(stream, p.moe_in.tiles + p.shared_out.tiles)
     with phase("experts_sum"):
         sum_experts(core, slot, shared)
     with phase("latent_up"):
@@ -101,8 +102,8 @@ def keep(result: Any) -> Callable[[Any, jax.Array], None]:
     return put
 
 
-def moe_in(core: Core, stream: Stream, first: int, tiles: int, refill: bool = True) -> Stream:
-    """Some tiles of `ffn_in = normed @ moe_in`."""
+def moe_in(core: Core, stream: Stream, first: int, tiles: int) -> Stream:
+    """Some tiles of `ffn_in = normed @ moe_in`; what takes their banks is requested after the experts."""
     v = core.vmem
     return core.weights.multiply(
         stream,
@@ -111,7 +112,7 @@ def moe_in(core: Core, stream: Stream, first: int, tiles: int, refill: bool = Tr
         keep(v.ffn_in),
         first=first,
         tiles=tiles,
-        refill=refill,
+        refill=False,
     )
 
 
@@ -134,7 +135,7 @@ def activate(core: Core, gated: Gated, first: int) -> None:
         v.activated[:, gated.pairs * LANES : gated.inner] = value.astype(jnp.bfloat16)
 
 
-def share_down(core: Core, stream: Stream, matrix: Matrix, gated: Gated) -> Stream:
+def share_down(core: Core, stream: Stream, matrix: Matrix, gated: Gated, refill: bool = True) -> Stream:
     """This core's share of an FFN's output: `activated @ matrix`, into the sum of shares."""
     v, part = core.vmem, core.plan.ffn_part
     total = core.sum(v.ffn_sum)
@@ -144,7 +145,8 @@ def share_down(core: Core, stream: Stream, matrix: Matrix, gated: Gated) -> Stre
         for i in range(parts):
             total.post(number * parts + i, product[:, i * part : (i + 1) * part])
 
-    return core.weights.multiply(stream, matrix, lambda: v.activated[:, : gated.inner], post)
+    rows = lambda: v.activated[:, : gated.inner]  # noqa: E731
+    return core.weights.multiply(stream, matrix, rows, post, refill=refill)
 
 
 def send_latent(core: Core) -> None:
