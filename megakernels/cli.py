@@ -163,30 +163,71 @@ def known_model(name: str, models: Any) -> str:
 def run_verb(
     kernel: Model,
     *,
-    prompt: Annotated[str, typer.Option(help="What to continue.")] = "Hello",
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="What to continue; k3 takes several, a sequence each.")
+    ] = None,
     tokens: Annotated[int, typer.Option(help="Tokens to generate.")] = 4,
     weights: Annotated[Path | None, typer.Option(help="Folder made by `megascope weights`.")] = None,
     capacity: Annotated[int | None, typer.Option(help="Tokens the KV cache holds.")] = None,
+    temperature: Annotated[float, typer.Option(help="k3: 0 takes the likeliest token.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="k3: draw from the likeliest tokens up to this sum.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="k3: of the draws.")] = 0,
+    per_call: Annotated[int, typer.Option(help="k3: decode steps in a device call.")] = 8,
+    speculate: Annotated[
+        bool, typer.Option("--speculate", help="k3: draft from the text itself, verify 8 rows at a time.")
+    ] = False,
+    stop: Annotated[int | None, typer.Option(help="k3: a token that ends a text.")] = None,
+    distributed: Annotated[
+        bool, typer.Option("--distributed", help="k3: one of several processes, found as the slice says.")
+    ] = False,
+    coordinator: Annotated[
+        str | None, typer.Option(help="k3: host:port of process 0, where the slice does not say.")
+    ] = None,
+    processes: Annotated[int | None, typer.Option(help="k3: with --coordinator, how many.")] = None,
+    process: Annotated[int | None, typer.Option(help="k3: with --coordinator, which this is.")] = None,
 ) -> None:
     """Generate text with a kernel: on a TPU, or a small model in interpret mode on a CPU."""
     from analyzer.errors import InputError, UsageError
 
-    _only(kernel, "qwen")
+    _only(kernel, *WEIGHED)
+    prompts = tuple(prompt or ["Hello"])
     if not _has_tpu():
         quiet_jax()
     flags = os.environ.get("XLA_FLAGS", "")
     if "host_platform_device_count" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=8".strip()
     from megakernels.common.safetensors import CheckpointError
-    from megakernels.qwen import generate
 
     try:
-        text = generate.generate(prompt, tokens, weights, capacity, note=_say)
+        if kernel == "qwen":
+            from megakernels.qwen import generate as qwen
+
+            options = (temperature, speculate, stop, distributed, coordinator)
+            if len(prompts) > 1 or any(option not in (None, False, 0.0) for option in options):
+                raise UsageError("run qwen", "continues one prompt, greedily", "Leave the options of k3 out.")
+            texts = [qwen.generate(prompts[0], tokens, weights, capacity, note=_say)]
+        else:
+            from megakernels.k3 import generate as k3
+
+            k3.join(coordinator, processes, process, asked=distributed)
+            request = k3.Request(
+                prompts=prompts,
+                count=tokens,
+                weights=weights,
+                capacity=capacity,
+                sampling=k3.Sampling(temperature, top_p),
+                seed=seed,
+                per_call=per_call,
+                speculate=speculate,
+                stop=stop,
+            )
+            texts = k3.generate(request, note=_say)
     except CheckpointError as error:
         raise InputError(error.where, error.fault, error.cure) from None
     except ValueError as error:
         raise UsageError("run", str(error), "See `megascope run --help`.") from None
-    print(text)
+    for text in texts:
+        print(text)
 
 
 def _only(kernel: str, *kernels: str) -> None:

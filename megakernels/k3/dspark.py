@@ -11,7 +11,7 @@ tokens are those of one-by-one decoding, with sampling their distribution is.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +77,11 @@ def accept_greedy(logits: jax.Array, proposals: jax.Array) -> tuple[jax.Array, j
     Returns:
         n (0 to rows - 1) and the bonus token, int32 scalars.
     """
-    said = jnp.argmax(logits, -1).astype(jnp.int32)
+    return accept_said(jnp.argmax(logits, -1).astype(jnp.int32), proposals)
+
+
+def accept_said(said: jax.Array, proposals: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The same from what the model says after each row, int32 `[rows]`."""
     accepted = leading(said[:-1] == proposals)
     return accepted, said[accepted]
 
@@ -129,6 +133,23 @@ class Drafter(Protocol):
         ...
 
 
+class TracedDrafter(Protocol):
+    """What proposes tokens inside a device call: pure functions over a memory, a tree of arrays."""
+
+    def propose(self, memory: Any, anchor: jax.Array, position: jax.Array) -> jax.Array:
+        """The tokens it expects after `anchor`, int32 `[7]`."""
+        ...
+
+    def observe(
+        self, memory: Any, tokens: jax.Array, count: jax.Array, position: jax.Array, aux: jax.Array
+    ) -> Any:
+        """The memory once the first `count` of rows `tokens` `[8]` are part of the sequence.
+
+        position: Of the first row. aux: `[8, aux layers, hidden]`.
+        """
+        ...
+
+
 @dataclass(slots=True)
 class ScriptedDrafter:
     """Proposes from a text known beforehand, right as often as told; for tests and measurements.
@@ -157,6 +178,28 @@ class ScriptedDrafter:
     def observe(self, tokens: np.ndarray, position: int, aux: np.ndarray) -> None:
         """Note the positions."""
         self.observed = [*(self.observed or []), *range(position, position + len(tokens))]
+
+
+@dataclass(slots=True)
+class LookupDrafter:
+    """Proposes what followed when the last two tokens stood in the sequence before; needs no model.
+
+    Attributes:
+        text: The tokens of the sequence so far.
+    """
+
+    text: list[int]
+
+    def propose(self, anchor: int, position: int) -> Sequence[int]:
+        """What followed the latest earlier pair like the last one, filled up with zeros."""
+        text = [*self.text[:position], anchor]
+        starts = range(len(text) - 3, -1, -1)
+        found = next((i + 2 for i in starts if len(text) > 2 and text[i : i + 2] == text[-2:]), len(text))
+        return [*text[found : found + PROPOSALS], *[0] * PROPOSALS][:PROPOSALS]
+
+    def observe(self, tokens: np.ndarray, position: int, aux: np.ndarray) -> None:
+        """Take the rows into the text."""
+        self.text[position:] = [int(token) for token in tokens]
 
 
 @dataclass(frozen=True, slots=True)
