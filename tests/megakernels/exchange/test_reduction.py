@@ -81,6 +81,7 @@ def check(simulated, mesh, rows, kind, **options) -> None:
     run = simulated(
         "exchange:reduce", hosts=hosts, members=members, rows=rows, kind=kind, timeout=300, **options
     ).clean()
-    np.testing.assert_allclose(run["out"], run["expected"], atol=0.01 * hosts * members)
-    sums = run["out"] - run["ranks"]
-    np.testing.assert_array_equal(sums, np.broadcast_to(sums[:1], sums.shape))
+    for sums in run["out"]:
+        np.testing.assert_array_equal(sums, run["out"][0])
+    # Two roundings to 8 bits, or three, in every round; one of 32 shares is 3 % of the sum.
+    np.testing.assert_allclose(run["out"][0], run["expected"], atol=2**-7 * np.abs(run["expected"]).max())
