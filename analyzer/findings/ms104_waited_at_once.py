@@ -15,11 +15,8 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     groups: dict[str, list[ExposedWait]] = {}
     for wait in context.waits:
         at_once = wait.outstanding_ps is not None and wait.outstanding_ps * 4 < wait.duration_ps
-        # The last store of the program is waited for by nothing but its end: nothing can be put in between.
-        follows = int(intervals.covered(context.core.busy, [wait.start_ps], [context.core.end_ps])[0])
-        if follows * 4 < wait.duration_ps:
-            continue
-        if wait.kind == "dma" and wait.transfer_track in (Track.HBM_WRITE, Track.VMEM_COPY) and at_once:
+        copy = wait.kind == "dma" and wait.transfer_track in (Track.HBM_WRITE, Track.VMEM_COPY)
+        if copy and at_once and _work_follows(context, wait):
             groups.setdefault(place_key(wait.source, wait.bundles), []).append(wait)
     for waits in groups.values():
         time = sum(wait.duration_ps for wait in waits)
@@ -48,6 +45,12 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
                 f"started at {first.transfer_source or 'an unknown line'}",
             ),
         )
+
+
+def _work_follows(context: Context, wait: ExposedWait) -> bool:
+    """Whether there is work after a wait to put in front of it; after the last store there is none."""
+    follows = intervals.covered(context.core.busy, [wait.start_ps], [context.core.end_ps])
+    return int(follows[0]) * 4 >= wait.duration_ps
 
 
 RULE = Rule(

@@ -117,11 +117,13 @@ class Simulation:
     def residency_table(self) -> pd.DataFrame:
         """`residency` as a table (analyzer/residency.py), with the names the timeline has."""
         frame, spans = self._built
+        # Single cells of a frame are slow to reach, and there are a hundred thousand of them.
+        named = {name: frame[name].tolist() for name in ("name", "layer", "phase", "source")}
         rows = []
         for stay in self.residency:
             span = spans[stay.core].transfers[stay.transfer]
             if span >= 0:  # else of a phase that a what-if took out
-                copy = {name: frame[name].iat[span] for name in ("name", "layer", "phase", "source")}
+                copy = {name: values[span] for name, values in named.items()}
                 own = {name: getattr(stay, name) for name in Resident.__slots__ if name != "transfer"}
                 rows.append(own | copy | {"span": span, "used": stay.end_ps > stay.arrived_ps})
         return residency.table(rows)
@@ -130,6 +132,7 @@ class Simulation:
     def stories_table(self) -> pd.DataFrame:
         """`stories` as a table (analyzer/stories.py), with the spans of the timeline."""
         frame, spans = self._built
+        names = frame["name"].tolist()
         rows = []
         for story in self.stories:
             of = spans[story.core]
@@ -141,7 +144,7 @@ class Simulation:
                 "span": of.stalls[story.stall],
                 "source": story.wait_source,
                 "cause": None if cause < 0 else cause,
-                "name": "" if cause < 0 else frame["name"].iat[cause],
+                "name": "" if cause < 0 else names[cause],
                 "behind": ", ".join(story.behind),
             }
             row["explanation"] = stories.explanation(row)
