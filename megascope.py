@@ -5,13 +5,14 @@ Every verb imports what it needs when it runs, so `megascope --help` answers at 
 
 import errno
 import importlib
+import itertools
 import os
 import sys
 from typing import NoReturn
 
 import typer
 
-from analyzer.errors import INPUT, INTERNAL, MegascopeError
+from analyzer.errors import INPUT, INTERNAL, InputError, MegascopeError
 from analyzer.reports import OUTSIDE_FORMATS
 
 __version__ = "0.1.0"
@@ -63,6 +64,7 @@ def build_app() -> typer.Typer:
 def main() -> None:
     """Run the command; errors the user can cause print one line and set the exit code."""
     try:
+        _refuse_empty(sys.argv[1:])
         build_app()()
     except MegascopeError as error:
         print(f"megascope: {error}", file=sys.stderr)
@@ -78,6 +80,19 @@ def main() -> None:
         sys.exit(INPUT)
     except Exception as error:
         _internal(error)
+
+
+def _refuse_empty(arguments: list[str]) -> None:
+    """An empty path would mean the current folder: a report on something that nobody named.
+
+    Raises:
+        InputError: an argument that belongs to no option is empty.
+    """
+    for before, argument in itertools.pairwise(arguments):
+        if not argument and not before.startswith("-"):
+            raise InputError(
+                f"the argument behind {before!r}", "is empty", "Give a path; is a shell variable not set?"
+            )
 
 
 def _internal(error: Exception) -> NoReturn:

@@ -78,14 +78,12 @@ def findings(root: Root, arguments: Json) -> Answer:
 def show(root: Root, arguments: Json) -> Answer:
     """Bundles that match, or the loops of the program."""
     from analyzer.executed import executed_counts
-    from analyzer.llo.reader import read_program
     from analyzer.show import Query
     from analyzer.show import show as listing_of
 
     chip = arguments.get("chip")
     opened = root.open(arguments["capture"], program=arguments.get("program"), chip=chip)
-    known = chip or opened.manifest.get("chip")
-    code = read_program(opened.kernel_program().bundles, chip=known, cache_dir=opened.cache_dir)
+    code = opened.read_kernel()
     limit, offset = arguments.get("limit", 20), arguments.get("offset", 0)
     what = arguments.get("list", "bundles")
     conditions = {name: arguments.get(name) for name in ("bundles", "source", "grep", "opcode", "loop")}
@@ -153,7 +151,6 @@ def gate(root: Root, arguments: Json) -> Answer:
 
 def what_if(root: Root, arguments: Json) -> Answer:
     """The step on another machine or without a phase; without a change, what each ideal would save."""
-    from analyzer.llo.reader import read_program
     from analyzer.machine import load_machine
     from analyzer.simulate.simulator import Simulator
     from analyzer.simulate.whatif import WhatIf
@@ -171,7 +168,7 @@ def what_if(root: Root, arguments: Json) -> Answer:
     changes = {key: str(value) for key, value in arguments.get("changes", {}).items()}
     changed_machine = machine.with_overrides(changes)  # an unknown parameter is refused before any work
     without = arguments.get("without", [])
-    code = read_program(opened.kernel_program().bundles, chip=str(name), cache_dir=opened.cache_dir)
+    code = opened.read_kernel()
     cores = arguments.get("cores", "auto")
     question = WhatIf(Simulator(code), machine, None, opened.manifest, cores=cores)
     base = question.base

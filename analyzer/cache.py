@@ -9,8 +9,8 @@ everything is worked out again.
 import hashlib
 import json
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -152,19 +152,21 @@ def _checksum(report: dict[str, Any]) -> str:
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that a reader sees the old content or the new one, never a part.
 
+    Its mode is what the umask leaves, as of a file that any other program writes. The folder must be there.
+
     Raises:
-        OSError: the folder cannot be written.
+        OSError: it cannot be written; the error names it.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name[:60]}.{secrets.token_hex(6)}.tmp")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
+        os.replace(temporary, path)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):  # a write that fails does not tell which file it was
+            error.filename = str(path)
         raise
 
 

@@ -9,7 +9,7 @@ import os
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analyzer.dump import (
     Choice,
@@ -25,6 +25,9 @@ from analyzer.dump_chip import infer_chip
 from analyzer.dump_facts import describe_operands, read_module
 from analyzer.errors import DataAbsentError, InputError, UsageError
 from analyzer.manifest import KINDS, SCHEMA_VERSION, compare_files, file_inside, read_manifest
+
+if TYPE_CHECKING:
+    from analyzer.llo.file_program import FileProgram
 
 TRACE_SUFFIXES = (".xplane.pb", ".trace.json.gz", ".trace.json")
 _HOW_TO_DUMP = "Make one with `megascope compile`, or point at the folder given to --xla_jf_dump_to"
@@ -76,6 +79,21 @@ class Capture:
         """Folder for derived files, made when asked for: `.cache` in a capture, else the user's cache."""
         return _cache_dir(self.path, inside=self.kind in KINDS)
 
+    def read_kernel(self) -> "FileProgram":
+        """The bundles of `kernel_program`; what was found in them is kept beside the capture for next time.
+
+        Raises:
+            DataAbsentError: the capture is a trace without bundles.
+            InputError: they cannot be read.
+        """
+        from analyzer.llo.reader import read_program
+
+        try:
+            folder = self.cache_dir
+        except InputError:
+            folder = None  # nowhere to keep it
+        return read_program(self.kernel_program().bundles, self.manifest.get("chip"), folder)
+
     def source_file(self, path: str) -> Path | None:
         """The copy of a source file as it was when compiled, else the file itself, else None."""
         if self.kind in KINDS:
@@ -100,6 +118,8 @@ def open_capture(path: Path | str, *, program: str | None = None, chip: str | No
         InputError: nothing to analyze there; the message says what is there and what to do.
         UsageError: there is no program of that name.
     """
+    if path == "":
+        raise InputError("the path of the capture", "is empty", "Give one; `.` is the current folder.")
     path = Path(path).expanduser()
     if not path.exists():
         raise InputError(path, "does not exist", "Check the path.")

@@ -29,7 +29,9 @@ def report_verb(
     capture: Annotated[Path, typer.Argument(help="A capture, a dump folder or a bundles file.")],
     *,
     output_format: Annotated[str, typer.Option("--format", help="text, json, md, sarif or html.")] = "text",
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write here instead.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write here instead; folders are made.")
+    ] = None,
     chip: Annotated[str | None, typer.Option(help="tpu7x, v6e, v5p, v5e: where the dump is silent.")] = None,
     what_if: Annotated[
         list[str] | None,
@@ -149,13 +151,7 @@ def write(text: str, output: Path | None) -> None:
     if output is None:
         sys.stdout.write(text)
         return
-    from analyzer.cache import write_atomically
-    from analyzer.errors import InputError
+    from analyzer.output import write_output
 
-    try:
-        write_atomically(output, text.encode("utf-8", "replace"))
-    except OSError as error:
-        raise InputError(
-            output, f"cannot be written ({error.strerror or error})", "Check the folder."
-        ) from error
+    write_output(output, text.encode("utf-8", "replace"))
     print(f"wrote {output}", file=sys.stderr)

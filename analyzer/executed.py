@@ -2,14 +2,13 @@
 
 import hashlib
 import io
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zipfile import BadZipFile
 
 import numpy as np
 
+from analyzer.cache import write_atomically
 from analyzer.errors import MegascopeError
 
 if TYPE_CHECKING:
@@ -72,9 +71,8 @@ def _load(file: Path, count: int) -> tuple[np.ndarray, str] | None:
 def _save(file: Path, counts: np.ndarray, note: str) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=file.parent, prefix=".executed-")
-        with os.fdopen(handle, "wb") as stream:
-            np.savez(stream, counts=counts, note=np.array(note))
-        os.replace(name, file)
+        packed = io.BytesIO()
+        np.savez(packed, counts=counts, note=np.array(note))
+        write_atomically(file, packed.getvalue())
     except OSError:
         return  # it will be counted again next time

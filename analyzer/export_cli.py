@@ -21,7 +21,10 @@ def export_verb(
     capture: Annotated[Path, typer.Argument(help="A capture, a dump folder, a bundles file or a trace.")],
     *,
     to: Annotated[str, typer.Option("--to", help=f"{', '.join(SUFFIXES)}.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="File to write; for xplane a log folder.")],
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", help="File to write; for xplane a log folder. Folders are made."),
+    ],
     chip: Annotated[str | None, typer.Option(help="tpu7x, v6e, v5p, v5e: where the dump is silent.")] = None,
     program: Annotated[str | None, typer.Option(help="Program of the dump to take as the kernel.")] = None,
     scenario: Annotated[
@@ -31,9 +34,9 @@ def export_verb(
 ) -> None:
     """Write the timeline for xprof, Perfetto, chrome://tracing, a spreadsheet or a data frame."""
     from analyzer.analysis import analyze
-    from analyzer.cache import write_atomically
     from analyzer.capture import open_capture
-    from analyzer.errors import InputError, UsageError
+    from analyzer.errors import UsageError
+    from analyzer.output import write_output
 
     if to not in SUFFIXES:
         raise UsageError(f"--to {to}", "no such format", f"Formats: {', '.join(SUFFIXES)}.")
@@ -50,13 +53,7 @@ def export_verb(
     opened = open_capture(capture, chip=chip, program=program)
     analysis = analyze(opened, chip=chip, scenario_file=scenario)
     data = encode(analysis, to, packed=file.name.endswith(".gz"))
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, data)
-    except OSError as error:
-        raise InputError(
-            file, f"cannot be written ({error.strerror or error})", "Check the folder."
-        ) from error
+    write_output(file, data)
     print(f"wrote {len(analysis.timeline):,} spans ({len(data):,} bytes)", file=sys.stderr)
     print(file)
 

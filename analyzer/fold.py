@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -11,7 +10,6 @@ import pandas as pd
 
 from analyzer import bubbles, critical, findings, groups, metrics, residency, stories, view, vmem, waits
 from analyzer.capture import Capture
-from analyzer.errors import InputError
 from analyzer.findings.base import Context
 from analyzer.options import combined
 from analyzer.reports import contract
@@ -90,11 +88,10 @@ def model(
         cores: which cores to simulate and show, as `Simulator.simulate` takes it.
         without: phases that take no time and move nothing; of an unknown one nothing changes.
     """
-    from analyzer.llo.reader import read_program
     from analyzer.simulate.simulator import as_scenario, simulate
 
     chosen = capture.kernel_program()
-    program = read_program(chosen.bundles, capture.manifest.get("chip"), cache_folder(capture))
+    program = capture.read_kernel()
     own = as_scenario(capture.manifest.get("scenario"))
     wanted = combined(own, file, scenario)
     result = simulate(
@@ -134,14 +131,6 @@ def _hbm_peak(machine: "Machine") -> float:
     if bandwidth is None or not bandwidth.overridden:
         return peak
     return peak * bandwidth.value / bandwidth.overridden
-
-
-def cache_folder(capture: Capture) -> Path | None:
-    """Where derived files go; None if nothing can be written."""
-    try:
-        return capture.cache_dir
-    except InputError:
-        return None
 
 
 def build(

@@ -46,11 +46,8 @@ def count(capture: Capture) -> Counts:
     Raises:
         InputError: the bundles cannot be read.
     """
-    from analyzer.llo.reader import read_program
-
-    path = capture.kernel_program().bundles
-    program = read_program(path)
-    spills = _SPILL.findall(path.read_bytes())
+    program = capture.read_kernel()
+    spills = _SPILL.findall(capture.kernel_program().bundles.read_bytes())
     executed, time, why = _modelled(capture)
     return Counts(
         bundles=program.bundle_count,

@@ -1,5 +1,6 @@
 """`show`: the bundle listing an engineer wants, with what each bundle occupies and how often it ran."""
 
+import difflib
 import fnmatch
 import re
 from collections import Counter
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analyzer.errors import DataAbsentError, UsageError
+from analyzer.errors import DataAbsentError, InputError, UsageError
 from analyzer.llo import occupancy, opcodes
 from analyzer.llo.phases import static_phases
 from analyzer.llo.program import Loop, Unit
@@ -54,6 +55,7 @@ def show(program: "FileProgram", query: Query, executed: np.ndarray | None = Non
 
     Raises:
         UsageError: a condition is malformed or names a loop that is not there.
+        InputError: a range without bundles, or an opcode that the program does not have.
         DataAbsentError: sources are asked for and the program has none.
     """
     if query.limit < 0 or query.offset < 0:
@@ -182,11 +184,18 @@ def _in_range(program: "FileProgram", text: str) -> np.ndarray:
     if found is None or not text.strip() or text.strip() == ":":
         raise UsageError(f"--bundles {text}", "is no range", "Give addresses such as 0x100:0x180")
     low = int(found[1], 0) if found[1] is not None else 0
-    if found[2] is None:
-        return program.bundle_address == low
+    high = low + 1 if found[2] is None else int(found[3], 0) if found[3] is not None else None
+    if high is not None and high <= low:
+        cure = f"Give {high:#x}:{low:#x}." if high < low else f"One bundle is {low:#x}."
+        raise InputError(f"--bundles {text}", "is empty: it ends where it begins or before", cure)
     inside = program.bundle_address >= low
-    if found[3] is not None:
-        inside &= program.bundle_address < int(found[3], 0)
+    if high is not None:
+        inside &= program.bundle_address < high
+    if not inside.any():
+        first, last = int(program.bundle_address.min()), int(program.bundle_address.max())
+        raise InputError(
+            f"--bundles {text}", "the program has no bundle there", f"It has {first:#x} to {last:#x}."
+        )
     return inside
 
 
@@ -206,7 +215,12 @@ def _with_opcode(program: "FileProgram", pattern: str) -> np.ndarray:
         return pattern in spellings
 
     table = np.array([wanted(opcode) for opcode in program.opcodes], dtype=bool)
-    return table[program.instruction_opcode] if len(table) else np.zeros(0, bool)
+    if not table.any():
+        families = sorted({opcodes.family(opcode) for opcode in program.opcodes})
+        near = difflib.get_close_matches(pattern, [*program.opcodes, *families], n=5)
+        cure = f"Near it: {', '.join(near)}." if near else f"Families: {', '.join(families[:12])}, ..."
+        raise InputError(f"--opcode {pattern}", "no instruction of the program has it", cure)
+    return table[program.instruction_opcode]
 
 
 def _from_source(program: "FileProgram", text: str) -> np.ndarray:

@@ -36,13 +36,10 @@ def show_verb(
     if output_format not in ("text", "json"):
         raise UsageError(f"--format {output_format}", "no such format", "Formats: text, json.")
     from analyzer.capture import open_capture
-    from analyzer.llo.reader import read_program
     from analyzer.show import Query, render_text, show
 
     opened = open_capture(capture, program=program, chip=chip)
-    kernel = opened.kernel_program()
-    known = chip or opened.manifest.get("chip")
-    code = read_program(kernel.bundles, chip=known, cache_dir=opened.cache_dir)
+    code = opened.read_kernel()
     query = Query(bundles, source, grep, opcode, loop, limit, offset)
     executed, why = None, None
     if counts:

@@ -38,7 +38,6 @@ def bounds_verb(
     from analyzer.capture import open_capture
     from analyzer.cli import pairs
     from analyzer.errors import UsageError
-    from analyzer.llo.reader import read_program
     from analyzer.machine import load_machine
     from analyzer.options import combined
     from analyzer.simulate.scenario_file import read_scenario
@@ -58,7 +57,7 @@ def bounds_verb(
     read = read_scenario(scenario) if scenario is not None else None
     wanted = combined(as_scenario(opened.manifest.get("scenario")), read)
     question = WhatIf(
-        Simulator(read_program(opened.kernel_program().bundles)),
+        Simulator(opened.read_kernel()),
         machine,
         wanted.common,
         opened.manifest,
@@ -189,7 +188,8 @@ def calibrate_verb(
     ],
     *,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write the fitted machine file here.")
+        Path | None,
+        typer.Option("-o", "--output", help="Write the fitted machine file here; folders are made."),
     ] = None,
     parameters: Annotated[
         list[str] | None,

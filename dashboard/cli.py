@@ -21,7 +21,10 @@ def register(app: typer.Typer) -> None:
         chip: str | None = typer.Option(None, help="Chip, for dumps that do not say theirs, e.g. tpu7x."),
         html: Annotated[
             Path | None,
-            typer.Option(help="Write the timeline to this file instead of serving it.", metavar="FILE"),
+            typer.Option(
+                help="Write the timeline to this file instead of serving it; folders are made.",
+                metavar="FILE",
+            ),
         ] = None,
     ) -> None:
         """Look at captures in a browser, or write one to a self-contained HTML file."""
@@ -37,7 +40,8 @@ def write(captures: list[Path], html: Path, chip: str | None = None) -> None:
     """Write the timeline page of the one capture given to a file.
 
     Raises:
-        UsageError: more than one capture, or the folder of the file does not exist.
+        UsageError: more than one capture.
+        InputError: the file cannot be written.
     """
     from analyzer.errors import UsageError
     from dashboard.export import write_html

@@ -6,12 +6,11 @@ and each layer. The page draws the smallest one that contains what is visible.
 
 import html
 import json
-import os
-import tempfile
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analyzer.output import write_output
 from dashboard import text
 from dashboard.bubbles import bubble_rows
 from dashboard.figures import LEGEND, shape_count, step_spec
@@ -37,7 +36,7 @@ _FACTS = (
 
 
 def write_html(loaded: Loaded, path: Path, core: int | None = None) -> None:
-    """Write the timeline page of a capture to `path`; it appears there when it is complete; folders are made."""
+    """Write the timeline page of a capture to `path`; it appears when complete; folders are made."""
     write_output(path, render_html(loaded, core).encode("utf-8", "replace"))
 
 

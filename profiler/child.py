@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from analyzer.cache import write_atomically
 from profiler.load import TargetError, call_builder, check_return, find_target
 
 _PROJECT = Path(__file__).resolve().parents[1]
@@ -62,14 +63,17 @@ def serve(
             event="failure", stage=report.stage, type="TargetError", message=error.fault, cure=error.cure
         )
     except BaseException as error:  # a user's file may raise anything, SystemExit included
-        traceback.print_exc()
         report.send(
             event="failure",
             stage=report.stage,
             type=type(error).__name__,
             message=_message(error),
             source=user_frame(error),
+            errno=getattr(error, "errno", None),
+            filename=str(getattr(error, "filename", None) or ""),
         )
+        with contextlib.suppress(OSError):  # the log may be on a full disk
+            traceback.print_exc()
     else:
         return 0
     return 1
@@ -147,7 +151,7 @@ def compile_on(
     report.enter("write")
     text = compiled.as_text()
     if text:
-        Path(request["hlo"], "after_optimizations.txt").write_text(text)
+        write_atomically(Path(request["hlo"], "after_optimizations.txt"), text.encode())
     result["sources"] = _user_sources(target.file)
     result["copy_names"] = copy_names()
     return result, compiled, arguments

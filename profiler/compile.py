@@ -1,5 +1,6 @@
 """Compiles a kernel for a TPU that need not be there, in a child process, and writes a capture."""
 
+import errno
 import json
 import os
 import selectors
@@ -11,12 +12,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from analyzer.errors import InputError, MegascopeError, UsageError
+from analyzer.output import FULL
 from analyzer.probe_effect import compare
 from profiler import diagnose
 from profiler.flags import LEVELS, compile_environment, libtpu_flags
@@ -99,7 +101,8 @@ def compile_kernel(
                     manifest = fill_capture(wanted, folder, failed_log, progress)
                 except MegascopeError as error:
                     if str(failed_log) in str(error) and (folder / "compile.log").is_file():
-                        shutil.copyfile(folder / "compile.log", failed_log)
+                        with suppress(OSError):  # the disk may be what is wrong; the error says more
+                            shutil.copyfile(folder / "compile.log", failed_log)
                     raise
                 write_manifest(folder, manifest)
         if probe_effect:
@@ -138,8 +141,19 @@ def capture_folder(out: Path, force: bool) -> Iterator[Path]:
 
 def cannot_write(out: Path, error: OSError) -> InputError:
     """The error for a capture that the file system does not take."""
-    reason = error.strerror or str(error)
-    return InputError(out, f"cannot write the capture: {reason}", "Check the folder and the disk space.")
+    reason = (error.strerror or str(error)).lower()
+    named = error.filename2 or error.filename
+    parts = Path(named).parts if isinstance(named, str) else ()
+    inside = [i for i, part in enumerate(parts) if part.startswith(f".{out.name}.")]  # the temporary folder
+    file = Path(*parts[inside[0] + 1 :]) if inside else None
+    where = out / file if file is not None and file.parts else out
+    if error.errno in FULL:
+        return InputError(
+            where,
+            f"cannot write the capture: {reason}",
+            "Make room on that disk, or give -o a folder on another.",
+        )
+    return InputError(where, f"cannot write the capture: {reason}", "Check the folder and its permissions.")
 
 
 @contextmanager
@@ -228,6 +242,28 @@ def fill_capture(
     progress("writing the capture")
     public_flags = [f.replace(str(dump), "CAPTURE/dump") for f in flags]
     return compile_manifest(request, capture, result, public_flags)
+
+
+def _what_went_wrong(
+    target: str, failure: dict[str, Any] | None, code: int, stage: str, logs: "_Logs"
+) -> MegascopeError | OSError:
+    """The error for a child without a result; a full disk is an OSError, as it is when we write ourselves."""
+    if failure is not None and failure.get("errno") in FULL:
+        return OSError(failure["errno"], os.strerror(failure["errno"]), failure.get("filename") or None)
+    if failure is not None:
+        return diagnose.failure(target, failure, logs.shown)
+    if _disk_is_full(logs.written):
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return diagnose.death(target, code, stage, logs.written, logs.shown)
+
+
+def _disk_is_full(log: Path) -> bool:
+    """Whether a child that died left a full disk: libtpu ends the process where it cannot write a dump."""
+    with suppress(OSError):
+        if os.strerror(errno.ENOSPC) in log.read_text(errors="replace")[-100_000:]:
+            return True
+        return shutil.disk_usage(log.parent).free < 1 << 14
+    return False
 
 
 def _run_child(
@@ -337,10 +373,8 @@ def _follow(
         code = child.wait(timeout=max(5.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         raise diagnose.timeout(request.target, request.timeout_seconds, stage, logs.shown) from None
-    if failure is not None:
-        raise diagnose.failure(request.target, failure, logs.shown)
     if result is None:
-        raise diagnose.death(request.target, code, stage, logs.written, logs.shown)
+        raise _what_went_wrong(request.target, failure, code, stage, logs)
     return result
 
 

@@ -278,10 +278,9 @@ def check_compile() -> Iterable[Check]:
 def check_dump(capture: Path) -> Iterable[Check]:
     """Whether a capture's dump has all that reports use."""
     from analyzer.capture import open_capture
-    from analyzer.llo.reader import read_program
 
-    chosen = open_capture(capture).kernel_program()
-    program = read_program(chosen.bundles)
+    opened = open_capture(capture)
+    chosen, program = opened.kernel_program(), opened.read_kernel()
     unknown = program.not_understood.count
     total = len(program.instruction_opcode)
     reads = f"{program.bundle_count} bundles, {unknown} of {total} instructions not understood"

@@ -3,7 +3,6 @@
 import datetime
 import hashlib
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analyzer.cache import write_atomically
 from analyzer.dump import DumpProgram, choose_kernel, find_programs
 from analyzer.dump_facts import describe_operands, read_module, silent_copies
 from analyzer.manifest import SCHEMA_VERSION
@@ -95,9 +95,7 @@ def add_to_manifest(capture: Path, **fields: Any) -> dict[str, Any]:
 
 
 def _replace_json(path: Path, value: Mapping[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(value, indent=1) + "\n")
-    os.replace(temporary, path)
+    write_atomically(path, (json.dumps(value, indent=1) + "\n").encode())
 
 
 def sha256(path: Path) -> str:

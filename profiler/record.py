@@ -5,6 +5,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,8 @@ def record_kernel(
             except MegascopeError as error:
                 log = temporary / "compile.log"
                 if str(failed_log) in str(error) and log.is_file():
-                    shutil.copyfile(log, failed_log)
+                    with suppress(OSError):  # the disk may be what is wrong; the error says more
+                        shutil.copyfile(log, failed_log)
                 raise
             if request.processes > 1 and not request.process and not request.dry_run:
                 progress("waiting for the other processes")

@@ -57,6 +57,14 @@ def test_missing_capture_is_one_line_and_exit_3(verb: str, tmp_path: Path) -> No
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("arguments", [("report", ""), ("diff", ".", ""), ("dashboard", "")])
+def test_an_empty_path_is_not_the_current_folder(arguments: tuple[str, ...]) -> None:
+    done = megascope(*arguments)
+    assert done.returncode == 3
+    assert "is empty" in done.stderr
+    assert done.stdout == ""
+
+
 def test_unknown_verb_is_a_usage_error() -> None:
     assert megascope("frobnicate").returncode == 2
 

@@ -5,11 +5,8 @@ one hash of the text and one version of the reader's own code. A file that is da
 version, or cannot be written is as good as none.
 """
 
-import contextlib
 import hashlib
 import json
-import os
-import tempfile
 import zlib
 from functools import cache
 from pathlib import Path
@@ -17,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from analyzer.cache import write_atomically
 from analyzer.llo.flow import FlowTable
 from analyzer.llo.program import NotUnderstood
 from analyzer.llo.scan import Columns
@@ -96,17 +94,11 @@ def save(folder: Path, key: str, columns: Columns) -> str | None:
     payload = b"".join(blobs)
     header["payload"] = zlib.adler32(payload)
     text = json.dumps(header).encode()
-    name = ""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=folder, prefix=".llo-")
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(_MAGIC + len(text).to_bytes(8, "little") + text + payload)
-        os.replace(name, folder / f"llo-{key}.bin")
+        head = _MAGIC + len(text).to_bytes(8, "little") + text
+        write_atomically(folder / f"llo-{key}.bin", head + payload)
     except OSError as error:
-        if name:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
         return f"the reader's cache in {folder} could not be written ({error.strerror or error})"
     return None
 

@@ -47,11 +47,9 @@ def join_with(capture: "Capture", code: TracedCode) -> Joined:
     """Hold the bundles beside a trace against it."""
     if not capture.programs():
         return Joined(Identity(False, "no bundles beside the trace"))
-    from analyzer.llo.reader import read_program
-
     chosen = capture.kernel_program()
     try:
-        identity = identify(code, read_program(chosen.bundles))
+        identity = identify(code, capture.read_kernel())
     except MegascopeError as error:
         identity = Identity(False, f"the bundles cannot be read: {error.fault}")
     return Joined(identity, chosen.bundles.parent, chosen)

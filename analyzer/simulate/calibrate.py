@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from analyzer.machine import Machine, Parameter
+from analyzer.output import write_output
 
 Predict = Callable[[Machine], Sequence[float]]
 RECOVERED = 0.06  # relative error of a parameter that counts as found again
@@ -130,6 +131,4 @@ def write_machine(machine: Machine, path: Path) -> None:
             f'kind = "{parameter.kind}"',
             f'source = "{source}"',
         ]
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text("\n".join(lines) + "\n")
-    temporary.rename(path)
+    write_output(path, ("\n".join(lines) + "\n").encode())

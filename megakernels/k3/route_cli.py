@@ -19,7 +19,7 @@ QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes
 def route_verb(
     kernel: Annotated[str, typer.Argument(help="The kernel: k3.")],
     *,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Routing to write, JSON.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Routing to write, JSON; folders are made.")],
     random: Annotated[int | None, typer.Option(help="Uniform independent choices from this seed.")] = None,
     from_reference: Annotated[
         bool, typer.Option("--from-reference", help="Record what the reference chooses for the last rows.")
@@ -44,6 +44,7 @@ def route_verb(
 ) -> None:
     """Say which experts a step visits: a file, and a scenario that tells the simulator."""
     from analyzer.errors import UsageError
+    from analyzer.output import make_room_for, write_output
 
     if kernel != "k3":
         raise UsageError(kernel, "routes nothing", "Kernels: k3.")
@@ -67,11 +68,10 @@ def route_verb(
     text = None
     if scenario is not None:
         text = _scenario(config, routing, cores=cores, hosts=hosts, width_ranks=width_ranks)
+    make_room_for(output)
     routing.save(output)
     if scenario is not None and text is not None:
-        temporary = scenario.with_name(scenario.name + ".part")
-        temporary.write_text(text)
-        temporary.replace(scenario)
+        write_output(scenario, text.encode())
     distinct = [len(ids) for ids in routing.distinct()]
     mean = sum(distinct) / len(distinct)
     print(f"{output}: {routing.model}, {rows} rows, {mean:.1f} different experts in a layer, in the mean")

@@ -93,9 +93,12 @@ def test_output_file_appears_whole(home, tmp_path, dump):
     assert done.stdout == ""
     assert target.read_text().startswith("# ")
     assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["report.md"]
-    missing = megascope("report", dump, "--chip", "tpu7x", "-o", tmp_path / "no" / "r.txt", **home)
-    assert missing.returncode == 3
-    assert "cannot be written" in missing.stderr
+    deep = tmp_path / "new" / "folders" / "r.txt"
+    assert megascope("report", dump, "--chip", "tpu7x", "-o", deep, **home).returncode == 0
+    assert deep.read_text().startswith("tiny") or deep.read_text()
+    below_a_file = megascope("report", dump, "--chip", "tpu7x", "-o", target / "r.txt", **home)
+    assert below_a_file.returncode == 3
+    assert "cannot be written: " in below_a_file.stderr
 
 
 @pytest.mark.parametrize(

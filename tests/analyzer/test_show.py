@@ -1,6 +1,7 @@
 """`megascope show`: the data, the text, and the command."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ sys.path.append(str(Path(__file__).parent / "llo"))
 from llo_helpers import GOLDENS, listing
 
 from analyzer import show_cli
-from analyzer.errors import DATA_ABSENT, INPUT, USAGE, DataAbsentError, MegascopeError, UsageError
+from analyzer.errors import DATA_ABSENT, INPUT, USAGE, DataAbsentError, InputError, MegascopeError, UsageError
 from analyzer.llo.occupancy import COLUMNS
 from analyzer.llo.reader import parse_program, read_program
 from analyzer.llo.utilization import read_utilization, utilization_file
@@ -63,7 +64,7 @@ def test_unknown_counts_are_null_not_zero(program):
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("0x10:0x13", [16, 17, 18]), ("5", [5]), (":2", [0, 1]), ("0x10:17", [16]), ("9:9", [])],
+    [("0x10:0x13", [16, 17, 18]), ("5", [5]), (":2", [0, 1]), ("0x10:17", [16])],
 )
 def test_ranges(program, text, expected):
     assert addresses(program, bundles=text) == expected
@@ -89,7 +90,23 @@ def test_opcodes_by_name_family_and_pattern(program):
     assert waits
     assert set(waits) < set(addresses(program, opcode="dma.*"))
     assert addresses(program, opcode="dma") == addresses(program, opcode="dma.*")
-    assert addresses(program, opcode="vquux") == []
+
+
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        ({"opcode": "vquux"}, "no instruction of the program has it. Families: "),
+        ({"opcode": "dma.done.wiat"}, "Near it: dma.done.wait"),
+        ({"bundles": "0x10:0x5"}, "Give 0x5:0x10."),
+        ({"bundles": "9:9"}, "One bundle is 0x9."),
+        ({"bundles": "0xfffff"}, "the program has no bundle there. It has 0x0 to 0x"),
+        ({"bundles": "99999:"}, "no bundle there"),
+    ],
+)
+def test_what_is_not_there_is_refused(program, condition, said):
+    with pytest.raises(InputError, match=re.escape(said)) as refused:
+        addresses(program, **condition)
+    assert refused.value.exit_code == 3
 
 
 def test_sources_by_file_line_and_range(program):

@@ -1,11 +1,15 @@
 """Messages made from what a compile process left behind."""
 
+import errno
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from analyzer.errors import InputError, UsageError
+from profiler import compile as compile_module
 from profiler import diagnose
+from profiler.compile import cannot_write
 
 LOG = Path("/somewhere/out.compile.log")
 
@@ -80,3 +84,39 @@ def test_empty_dump_says_why(tmp_path: Path, result: dict[str, object], log: str
     text = str(diagnose.empty_dump("mlp", result, path, LOG))
     assert said in text
     assert str(LOG) in text
+
+
+def test_a_full_disk_names_the_file_in_the_capture(tmp_path: Path) -> None:
+    inside = tmp_path / ".cap.abc123.tmp" / "hlo" / "a.txt"
+    error = OSError(errno.ENOSPC, "No space left on device", str(inside))
+    assert str(cannot_write(tmp_path / "cap", error)) == (
+        f"{tmp_path}/cap/hlo/a.txt: cannot write the capture: no space left on device."
+        " Make room on that disk, or give -o a folder on another."
+    )
+    copied = OSError(errno.ENOSPC, "No space left on device", "/src/model.py", None, str(inside))
+    assert cannot_write(tmp_path / "cap", copied).where == f"{tmp_path}/cap/hlo/a.txt"
+    other = cannot_write(tmp_path / "cap", PermissionError(errno.EACCES, "Permission denied"))
+    assert str(other).endswith("permission denied. Check the folder and its permissions.")
+
+
+@pytest.mark.parametrize("how", ["failure", "log", "space"])
+def test_a_child_that_met_a_full_disk(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "compile.log"
+    dump = "F0101 xla.cc:12] Check failed: RESOURCE_EXHAUSTED: fclose: No space left on device\n"
+    log.write_text(dump if how == "log" else "all well\n")
+    if how == "space":
+        monkeypatch.setattr(compile_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    failed = {"stage": "write", "type": "OSError", "message": "x", "errno": errno.ENOSPC, "filename": "/f"}
+    logs = compile_module._Logs(log, tmp_path / "shown.log")
+    found = compile_module._what_went_wrong("k", failed if how == "failure" else None, -6, "compile", logs)
+    assert isinstance(found, OSError)
+    assert found.errno == errno.ENOSPC
+    assert found.filename == ("/f" if how == "failure" else None)
+
+
+def test_a_crash_with_room_on_the_disk_is_a_crash(tmp_path: Path) -> None:
+    log = tmp_path / "compile.log"
+    log.write_text("F0101 xla.cc:12] Check failed: x > 0\n")
+    logs = compile_module._Logs(log, log)
+    found = compile_module._what_went_wrong("k", None, -6, "compile", logs)
+    assert "SIGABRT" in str(found)
