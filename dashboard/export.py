@@ -164,7 +164,7 @@ def _bubbles(loaded: Loaded, core: int) -> str:
         cells = "".join(f'<td class="cell-{name}">{html.escape(row[name])}</td>' for name in names[1:])
         button = f'<button class="row-button" data-window="{window}">{html.escape(row["start"])}</button>'
         out.append(f'<tr class="bubble-row" data-window="{window}"><td>{button}</td>{cells}</tr>')
-    return "".join(out) or '<tr><td colspan="8">none found</td></tr>'
+    return "".join(out) or _empty(8, loaded.bubbles_unknown or "none found")
 
 
 def _findings(loaded: Loaded) -> str:
@@ -180,4 +180,8 @@ def _findings(loaded: Loaded) -> str:
             text.place(finding.get("source") or text.UNKNOWN),
         )
         out.append("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in cells) + "</tr>")
-    return "".join(out) or '<tr><td colspan="6">none</td></tr>'
+    return "".join(out) or _empty(6, loaded.findings_unknown or "none found")
+
+
+def _empty(columns: int, why: str) -> str:
+    return f'<tr><td colspan="{columns}">{html.escape(why)}</td></tr>'

@@ -147,6 +147,23 @@ class Loaded:
                 self._bubbles[chosen] = bubble_tables.conform(self.find_bubbles(chosen))
             return self._bubbles[chosen]
 
+    @property
+    def bubbles_unknown(self) -> str:
+        """Why nothing can be said of HBM bubbles; "" where they are known."""
+        if self.fact("hbm", "bubble_ps") is not None:
+            return ""
+        return "Unknown: this capture does not show HBM transfers."
+
+    @property
+    def findings_unknown(self) -> str:
+        """Why no rule could look; "" where they did."""
+        if self.fact("trace") is None:
+            return ""
+        return (
+            "Unknown: rules look at copies and bundles, which a trace does not show. Give --program NAME, or "
+            "open the dump of the program, for the findings of the model."
+        )
+
     def _core(self, core: int | None) -> int:
         """`core` if it has spans, else the reported core, else the lowest."""
         known = self.cores

@@ -20,7 +20,8 @@ def layout(loaded: Loaded, identity: str) -> html.Div:
     if not found:
         return panel(
             "No findings",
-            "No rule found anything in this capture, or it holds too little for the rules to look at.",
+            loaded.findings_unknown
+            or "No rule found anything in this capture, or it holds too little for the rules to look at.",
             "The overview still shows where the step goes.",
         )
     saved = [f.get("saving_ps") for f in found]

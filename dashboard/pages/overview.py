@@ -99,7 +99,7 @@ def top_findings(loaded: Loaded, identity: str) -> Any:
     """The first findings, each with a link to where it happens."""
     found = loaded.fact("findings") or []
     if not found:
-        return html.P("No rule found anything.", className="muted")
+        return html.P(loaded.findings_unknown or "No rule found anything.", className="muted")
     rows = []
     for finding in found[:TOP]:
         window = window_of(loaded, finding)

@@ -144,8 +144,8 @@ def bubble_section(loaded: Loaded, core: int) -> html.Section:
     heading = f"HBM bubbles of core {core}, largest first"
     if total > len(rows):
         heading += f" ({len(rows)} of {total:,})"
-    if loaded.fact("hbm", "bubble_ps") is None and not rows:
-        body: Any = html.P("Unknown: this capture does not show HBM transfers.", className="muted")
+    if loaded.bubbles_unknown and not rows:
+        body: Any = html.P(loaded.bubbles_unknown, className="muted")
     elif not rows:
         body = html.P("No interval without an HBM transfer in flight was found.", className="muted")
     else:

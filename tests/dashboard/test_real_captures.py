@@ -8,6 +8,7 @@ import pytest
 
 from dashboard.app import PAGES, page
 from dashboard.context import Context
+from dashboard.export import render_html
 from dashboard.jobs import Jobs
 from dashboard.library import Library
 from dashboard.loading import load, what_if_report
@@ -37,6 +38,16 @@ def opened(tmp_path):
         return context, context.library.entries()[0].id
 
     return start
+
+
+def test_the_page_of_a_trace_says_unknown_and_not_none(opened):
+    context, identity = opened("v6e-matmul")
+    whole = render_html(context.library.get(identity))
+    assert "Unknown: this capture does not show HBM transfers." in whole
+    assert "Unknown: rules look at copies and bundles" in whole
+    assert "none found" not in whole
+    for key in ("overview", "findings"):
+        assert "Unknown: rules look at" in str(page(context, f"/{identity}/{key}")[0])
 
 
 @pytest.mark.parametrize("part", ["v6e-matmul/dump", "v6e-matmul", "v6e-hostoffload"])
