@@ -1,7 +1,7 @@
 """The program of a capture as rows: address, units in use, instructions, source; pure functions over it."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,23 +27,32 @@ class Listing:
     Attributes:
         program: the reader's result.
         used: float32[bundles, units], share of each unit's capacity in use, 0 to 1.
-        executed: how often each bundle ran, or None if unknown.
+        executed: how often each bundle ran, or None if unknown; note: what that rests on, or why it is not.
+        trips: (first, last bundle) of a loop -> its entry in the report (entries, iterations, time_ps ...).
     """
 
     program: "FileProgram"
     used: np.ndarray
     executed: np.ndarray | None
+    note: str = ""
+    trips: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
 
 
-def make_listing(program: "FileProgram", executed: np.ndarray | None = None) -> Listing:
-    """Work out what each bundle uses."""
+def make_listing(
+    program: "FileProgram",
+    executed: np.ndarray | None = None,
+    note: str = "",
+    loops: list[dict[str, Any]] | None = None,
+) -> Listing:
+    """Work out what each bundle uses; `loops` as the report has them."""
     from analyzer.llo.occupancy import CAPACITY, COLUMNS, occupancy
 
     capacity = CAPACITY.get(program.generation or 7, CAPACITY[7])
     table = occupancy(program)
     columns = [COLUMNS.index(u) for u in UNITS]
     used = table[:, columns] / np.array([capacity[c] for c in columns], np.float32)
-    return Listing(program, np.clip(used, 0, 1).astype(np.float32), executed)
+    trips = {(int(x["bundles"][0]), int(x["bundles"][1])): x for x in loops or []}
+    return Listing(program, np.clip(used, 0, 1).astype(np.float32), executed, note, trips)
 
 
 def rows(listing: Listing, start: int, count: int = PAGE) -> list[dict[str, Any]]:
@@ -77,14 +86,45 @@ def parse_bundle(words: object, total: int) -> int | None:
 
 
 def loops(listing: Listing) -> list[tuple[str, int]]:
-    """(words, first bundle) of every loop, outermost first, with trips where executed counts are known."""
+    """(words, first bundle) of every loop in the program's order, inner ones indented, with its trips."""
     out = []
     for loop in sorted(listing.program.loops, key=lambda x: (x.start, -x.end)):
         words = f"{'· ' * (loop.depth - 1)}loop {loop.start:#x}-{loop.end:#x}"
-        if listing.executed is not None:
+        facts = listing.trips.get((loop.start, loop.end))
+        if facts is not None:
+            words += f", {_trips(facts)}"
+        elif listing.executed is not None:
             words += f", latch ran {int(listing.executed[loop.latch]):,} times"
         out.append((words, loop.start))
     return out
+
+
+def _trips(facts: dict[str, Any]) -> str:
+    entries, iterations = int(facts["entries"]), int(facts["iterations"])
+    if entries == 0:
+        return "never entered"
+    each = f"{iterations / entries:,.1f}".removesuffix(".0")
+    return f"{each} trips" if entries == 1 else f"{entries:,} × {each} trips"
+
+
+def loop_rows(listing: Listing, limit: int = 40) -> list[dict[str, Any]]:
+    """Loops, the longest first, as texts: bundles, trips, ran (bundles executed), time, source, path.
+
+    `start` is the first bundle.
+    """
+    found = sorted(listing.trips.items(), key=lambda x: (-(x[1].get("time_ps") or 0), x[0]))
+    return [
+        {
+            "bundles": f"{first:#x}-{last:#x}",
+            "trips": _trips(facts),
+            "ran": f"{int(facts['executed_bundles']):,}",
+            "time": text.duration(facts.get("time_ps")),
+            "source": text.shorten(str(facts.get("source") or text.UNKNOWN).rsplit("/", 1)[-1], 40),
+            "path": text.shorten(facts.get("source") or "", 300),
+            "start": first,
+        }
+        for (first, last), facts in found[:limit]
+    ]
 
 
 def map_spec(listing: Listing, start: int, theme: Theme, columns: int = 480) -> dict[str, Any]:
@@ -111,8 +151,10 @@ def map_spec(listing: Listing, start: int, theme: Theme, columns: int = 480) -> 
             line, edges[:-1].tolist(), edges[1:].tolist(), strict=True)]
         for unit, line in zip(UNITS, z, strict=True)
     ]  # fmt: skip
+    ran, ran_axis, domain = _executions(listing, edges, theme)
     return {
         "data": [
+            *ran,
             {
                 "type": "heatmap",
                 "x": middle,
@@ -129,7 +171,7 @@ def map_spec(listing: Listing, start: int, theme: Theme, columns: int = 480) -> 
                     "tickformat": ".0%",
                     "outlinewidth": 0,
                 },
-            }
+            },
         ],
         "layout": {
             "paper_bgcolor": theme.paper,
@@ -145,10 +187,50 @@ def map_spec(listing: Listing, start: int, theme: Theme, columns: int = 480) -> 
                 "tickvals": marks,
                 "ticktext": [f"{m:#x}" for m in marks],
             },
-            "yaxis": {**axis, "autorange": "reversed", "automargin": True, "ticklabelstandoff": 4},
+            "yaxis": {
+                **axis,
+                "autorange": "reversed",
+                "automargin": True,
+                "ticks": "",
+                "ticklabelstandoff": 4,
+                "domain": domain,
+            },
+            **ran_axis,
             "hoverlabel": {"bgcolor": theme.panel, "font": {"color": theme.text}, "align": "left"},
         },
     }
+
+
+def _executions(
+    listing: Listing, edges: np.ndarray, theme: Theme
+) -> tuple[list[dict[str, Any]], dict[str, Any], list[float]]:
+    """(curve of how often bundles ran, its axis, room left for the map): nothing where that is unknown."""
+    if listing.executed is None:
+        return [], {}, [0.0, 1.0]
+    most = np.maximum.reduceat(listing.executed, edges[:-1])
+    label = [
+        f"ran {count:,} times{' at most' if b - a > 1 else ''}<br>bundles {a:#x}-{b - 1:#x}"
+        for count, a, b in zip(most.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    ]
+    curve = {
+        "type": "bar",
+        "x": (edges[:-1] + edges[1:]) / 2,
+        "width": np.diff(edges).astype(np.float64),
+        "y": most.astype(np.float64),
+        "yaxis": "y2",
+        "marker": {"color": theme.colours["wait"], "line": {"width": 0}},
+        "hovertext": label,
+        "hoverinfo": "text",
+        "showlegend": False,
+    }
+    top = max(1.0, float(np.log10(max(1, int(most.max()))))) * 1.05
+    decades = [10.0**k for k in range(int(top) + 1)]
+    axis = {
+        "domain": [0.74, 1.0], "type": "log", "range": [-0.3, top], "fixedrange": True, "zeroline": False,
+        "gridcolor": theme.grid, "tickvals": decades, "ticktext": [f"{d:,.0f}×" for d in decades],
+        "title": {"text": "ran", "standoff": 2},
+    }  # fmt: skip
+    return [curve], {"yaxis2": axis, "bargap": 0}, [0.0, 0.68]
 
 
 def source_lines(place: str, around: int = 4) -> list[tuple[int, str, bool]] | None:

@@ -129,7 +129,7 @@ class Loaded:
         """
         with self._lock:
             if not self._listing:
-                self._listing.append(_read_listing(self.path))
+                self._listing.append(_read_listing(self.path, self.fact("program", "loops")))
             return self._listing[0]
 
     def allocations(self) -> list[tuple[str, str, int]]:
@@ -301,14 +301,18 @@ def _bubbles(analysis: "Analysis", core: int) -> pd.DataFrame:
     )
 
 
-def _read_listing(path: Path) -> "Listing":
+def _read_listing(path: Path, loops: list[dict[str, Any]] | None) -> "Listing":
     from analyzer.capture import open_capture
     from analyzer.errors import DataAbsentError
+    from analyzer.executed import executed_counts
     from dashboard.listing import make_listing
 
     if not path.exists():
         raise DataAbsentError(path, "holds no compiled program", "Open a capture made by compile or record.")
-    return make_listing(open_capture(path).read_kernel())
+    opened = open_capture(path)
+    program = opened.read_kernel()
+    executed, note = executed_counts(opened, program)
+    return make_listing(program, executed, note or "", loops)
 
 
 def _read_allocations(path: Path) -> list[tuple[str, str, int]]:

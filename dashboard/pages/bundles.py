@@ -8,7 +8,17 @@ from analyzer.errors import MegascopeError
 from dashboard import text
 from dashboard.components import error_panel, figure, link, waiting
 from dashboard.context import Context
-from dashboard.listing import PAGE, UNITS, Listing, loops, map_spec, parse_bundle, rows, source_lines
+from dashboard.listing import (
+    PAGE,
+    UNITS,
+    Listing,
+    loop_rows,
+    loops,
+    map_spec,
+    parse_bundle,
+    rows,
+    source_lines,
+)
 from dashboard.loading import Loaded
 from dashboard.palette import theme
 from dashboard.places import window_of
@@ -41,7 +51,10 @@ def layout(loaded: Loaded, identity: str) -> html.Div:
                         className="control control-wide",
                         disabled=not choices,
                     ),
-                    html.Span(f"{total:,} bundles, click the map to go there", className="note"),
+                    html.Span(
+                        f"{total:,} bundles, click the map to go there. {text.shorten(listing.note, 200)}",
+                        className="note",
+                    ),
                 ],
                 className="toolbar",
             ),
@@ -49,7 +62,15 @@ def layout(loaded: Loaded, identity: str) -> html.Div:
             html.Div(
                 [
                     waiting(html.Div(id="bundle-list", className="bundle-list"), "bundle-list-loading"),
-                    html.Aside(html.P("Click a source line to see it here.", className="muted"), id="source"),
+                    html.Aside(
+                        [
+                            html.Div(
+                                html.P("Click a source line to see it here.", className="muted"), id="source"
+                            ),
+                            loop_table(listing),
+                        ],
+                        className="aside",
+                    ),
                 ],
                 className="bundle-columns",
             ),
@@ -59,12 +80,44 @@ def layout(loaded: Loaded, identity: str) -> html.Div:
     )
 
 
+def loop_table(listing: Listing) -> html.Div:
+    """Loops with their trips, the longest first; each leads to its bundles."""
+    found = loop_rows(listing)
+    if not found:
+        return html.Div()
+    head = html.Thead(html.Tr([html.Th(n, scope="col") for n in ("loop", "trips", "time", "source")]))
+    body = [
+        html.Tr(
+            [
+                html.Td(
+                    html.Button(
+                        row["bundles"], id={"type": "loop", "index": row["start"]}, className="row-button"
+                    )
+                ),
+                html.Td(row["trips"], title=f"{row['ran']} bundles executed"),
+                html.Td(row["time"]),
+                html.Td(row["source"], title=row["path"], className="cell-source"),
+            ]
+        )
+        for row in found
+    ]
+    return html.Div(
+        [html.H2("Loops, the longest first"), html.Table([head, html.Tbody(body)], className="grid")]
+    )
+
+
 def table(listing: Listing, start: int, loaded: Loaded, identity: str) -> html.Table:
     """The listing of a range; each unit's cell is as dark as the unit is full."""
     ran_known = listing.executed is not None
     names = ("bundle", *(("ran",) if ran_known else ()), *UNITS, "source", "instructions")
+    short = {"VLOAD": "VLD", "VSTORE": "VST"}
     head = html.Thead(
-        html.Tr([html.Th(n, scope="col", className="unit" if n in UNITS else "") for n in names])
+        html.Tr(
+            [
+                html.Th(short.get(n, n), title=n, scope="col", className="unit" if n in UNITS else "")
+                for n in names
+            ]
+        )
     )
     body = []
     for row in rows(listing, start):
@@ -140,13 +193,14 @@ def register(app: Dash, context: Context) -> None:
         Input("bundles-after", "n_clicks"),
         Input("bundle-go", "value"),
         Input("bundle-loop", "value"),
+        Input({"type": "loop", "index": ALL}, "n_clicks"),
         Input("bundle-map", "clickData"),
         State("bundle-start", "data"),
         State("url", "pathname"),
         State("url", "search"),
     )
     def move(*values: Any) -> Any:
-        _, _, typed, loop, click, start, pathname, search = values
+        _, _, typed, loop, rows_clicked, click, start, pathname, search = values
         try:
             total = context.loaded(pathname).listing().program.bundle_count
         except MegascopeError:
@@ -161,6 +215,8 @@ def register(app: Dash, context: Context) -> None:
             wanted = parse_bundle(typed, total)
         elif ctx.triggered_id == "bundle-loop":
             wanted = parse_bundle(loop, total)
+        elif isinstance(ctx.triggered_id, dict):
+            wanted = parse_bundle(ctx.triggered_id.get("index"), total) if any(rows_clicked) else None
         elif ctx.triggered_id == "bundle-map":
             wanted = parse_bundle(int((click or {}).get("points", [{}])[0].get("x", 0)), total)
         else:

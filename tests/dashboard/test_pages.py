@@ -11,7 +11,8 @@ import pytest
 from dashboard import changes, post
 from dashboard.index import build_index
 from dashboard.jobs import Jobs
-from dashboard.listing import parse_bundle, source_lines
+from dashboard.listing import UNITS, loop_rows, loops, parse_bundle, source_lines
+from dashboard.listing import map_spec as bundle_map
 from dashboard.loading import from_parts
 from dashboard.memory import allocations, map_spec, outstanding, outstanding_spec, thin
 from dashboard.pages.whatif import FACTORS, UNCHANGED, overrides
@@ -333,3 +334,56 @@ def test_pages_are_made_for_a_capture_without_facts(step):
     full = from_parts("x", *step, {"findings": [{"id": "MS1", "title": "<b>x</b>"}], "step": {}})
     assert "MS1" in str(findings.layout(full, "id"))
     assert Path(bare.path) == Path("bare")
+
+
+def listed(executed=None, loops=None):
+    from types import SimpleNamespace
+
+    from dashboard.listing import Listing
+
+    found = [
+        SimpleNamespace(start=2, end=9, depth=1, latch=8),
+        SimpleNamespace(start=3, end=5, depth=2, latch=5),
+    ]
+    program = SimpleNamespace(bundle_count=12, loops=found)
+    trips = {tuple(x["bundles"]): x for x in loops or []}
+    return Listing(program, np.zeros((12, len(UNITS)), np.float32), executed, "", trips)
+
+
+def test_loops_are_listed_with_their_trips():
+    facts = {"source": "/deep/a.py:7", "executed_bundles": 30, "provenance": "modelled"}
+    known = [
+        {**facts, "bundles": [2, 9], "entries": 1, "iterations": 5, "time_ps": 2_000_000},
+        {**facts, "bundles": [3, 5], "entries": 5, "iterations": 12, "time_ps": 7_000_000},
+    ]
+    listing = listed(np.arange(12), known)
+    assert loops(listing) == [("loop 0x2-0x9, 5 trips", 2), ("· loop 0x3-0x5, 5 × 2.4 trips", 3)]
+    rows = loop_rows(listing)
+    assert [r["bundles"] for r in rows] == ["0x3-0x5", "0x2-0x9"], "the longest first"
+    assert (rows[0]["time"], rows[0]["source"]) == ("7 µs", "a.py:7")
+    assert loops(listed(np.arange(12)))[0][0].endswith("latch ran 8 times")
+    assert loops(listed())[0][0] == "loop 0x2-0x9"
+    never = [{**facts, "bundles": [2, 9], "entries": 0, "iterations": 0, "time_ps": None}]
+    assert loop_rows(listed(None, never))[0]["trips"] == "never entered"
+
+
+def test_the_map_shows_how_often_bundles_ran_where_that_is_known():
+    spec = bundle_map(listed(np.array([0] * 6 + [1000] * 6)), 0, LIGHT, columns=6)
+    ran = next(t for t in spec["data"] if t["type"] == "bar")
+    assert ran["y"].tolist() == [0, 0, 0, 1000, 1000, 1000]
+    assert "ran 1,000 times" in ran["hovertext"][-1]
+    assert spec["layout"]["yaxis"]["domain"][1] < spec["layout"]["yaxis2"]["domain"][0]
+    assert [t["type"] for t in bundle_map(listed(), 0, LIGHT)["data"]] == ["heatmap"]
+
+
+def test_only_phases_of_the_step_can_be_left_out(step):
+    from dashboard.loading import from_parts
+    from dashboard.pages.whatif import phases, words
+
+    report = {
+        "phases": [{"phase": "block/ffn", "layer": 0}, {"phase": "block/ffn", "layer": 1}, {"phase": ""}]
+    }
+    loaded = from_parts("x", step[0], step[1], report)
+    assert [choice["value"] for choice in phases(loaded)] == ["block", "block/ffn"]
+    assert words([], ("block/ffn",)) == "without block/ffn"
+    assert phases(from_parts("x", step[0])) == []
