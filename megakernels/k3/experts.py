@@ -35,8 +35,10 @@ from megakernels.k3 import fp4
 from megakernels.k3.config import F32_BYTES, K3Config
 from megakernels.k3.mixer import AXIS
 from megakernels.k3.plan import ROWS, round_up
+from megakernels.k3.situ import situ
 
 NOBODY = 1e9  # above any key
+PARTS = (("up", "up_scale"), ("down", "down_scale"))  # what is waited for together
 ROW_BITS = 3  # of a key: 8 * expert + row
 
 
@@ -104,11 +106,15 @@ class ExpertPlan:
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, int]]:
-        """One expert's arrays on a rank, int32: gate and up in turns of 128 columns, then down."""
+        """One expert's arrays on a rank, int32.
+
+        Gate and up stand beside one another in turns of 128 columns, one turn below the other; then down.
+        """
         latent, width = self.config.latent, self.width
+        turns = width // LANES
         return {
-            "up": (latent // 8, 2 * width),
-            "up_scale": (fp4.scale_words(latent), 2 * width),
+            "up": (turns * latent // 8, MXU_COLUMNS),
+            "up_scale": (turns * fp4.scale_words(latent), MXU_COLUMNS),
             "down": (width // 8, latent),
             "down_scale": (fp4.scale_words(width), latent),
         }
@@ -142,7 +148,8 @@ class Staging(NamedTuple):
     pairs: Any  # SMEM i32 [pairs + 1]: 8 * expert of the rank + row, ascending
     experts: Any  # SMEM i32 [pairs + 1]: the different experts of the pairs
     counts: Any  # SMEM i32 [2]: of pairs, of different experts
-    full: Any  # DMA semaphores [slots]
+    sums: Any  # f32 [rows, 8, latent]: `total`, not yet added up over groups
+    full: Any  # DMA semaphores [slots, 2]: gate and up are there, down is
 
 
 def staging(plan: ExpertPlan) -> Staging:
@@ -158,7 +165,8 @@ def staging(plan: ExpertPlan) -> Staging:
         pairs=pltpu.SMEM((p.pairs + 1,), jnp.int32),
         experts=pltpu.SMEM((p.pairs + 1,), jnp.int32),
         counts=pltpu.SMEM((2,), jnp.int32),
-        full=pltpu.SemaphoreType.DMA((p.slots,)),
+        sums=pltpu.VMEM((p.rows, fp4.GROUPS, latent), jnp.float32),
+        full=pltpu.SemaphoreType.DMA((p.slots, len(PARTS))),
     )
 
 
@@ -192,17 +200,17 @@ def choose(core: ExpertCore, first: Any) -> jax.Array:
     count = pair_count(v.keys[...])
 
     def put(at: Any, before: tuple[Any, Any]) -> tuple[Any, Any]:
-        key, experts = before
+        key, last = before
         following = next_pair(v.keys[...], key.astype(jnp.float32)).astype(jnp.int32)
         v.pairs[at] = following
         # An expert met before takes its own place in the list again.
-        experts = experts + (following >> ROW_BITS != key >> ROW_BITS).astype(jnp.int32)
-        v.experts[experts - 1] = following >> ROW_BITS
-        return following, experts
+        last = last + (following >> ROW_BITS != key >> ROW_BITS).astype(jnp.int32)
+        v.experts[last] = following >> ROW_BITS
+        return following, last
 
-    _, experts = lax.fori_loop(0, count, put, (jnp.int32(-1), jnp.int32(0)))
+    _, last = lax.fori_loop(0, count, put, (jnp.int32(-1), jnp.int32(-1)))
     v.pairs[count] = -1  # of another expert than the last
-    v.counts[0], v.counts[1] = count, experts
+    v.counts[0], v.counts[1] = count, last + 1
     return count
 
 
@@ -224,15 +232,25 @@ def start_loads(core: ExpertCore, index: Any) -> None:
 
 def load(core: ExpertCore, index: Any, number: Any, slot: Any) -> None:
     """Request the expert that stands at `number` in the list of experts."""
-    for name, copy in expert_copies(core, index, core.vmem.experts[number], slot):
-        tag(copy, name).start()
+    for part in range(len(PARTS)):
+        for name, copy in part_copies(core, index, core.vmem.experts[number], slot, part):
+            tag(copy, name).start()
 
 
-def expert_copies(core: ExpertCore, index: Any, expert: Any, slot: Any) -> list[tuple[str, Any]]:
-    """The copies that bring an expert into a slot."""
+def await_part(core: ExpertCore, begins: Any, slot: Any, part: int) -> None:
+    """Wait for a part of an expert, unless the expert has been there for another row."""
+
+    @pl.when(begins)
+    def _() -> None:
+        for _, copy in part_copies(core, 0, 0, slot, part):
+            copy.wait()
+
+
+def part_copies(core: ExpertCore, index: Any, expert: Any, slot: Any, part: int) -> list[tuple[str, Any]]:
+    """The copies that bring a part of an expert into a slot."""
     hbm, v = core.hbm, core.vmem
-    pairs = [(n, getattr(hbm, n).at[index, expert], getattr(v, n).at[slot]) for n in core.plan.shapes]
-    return [(f"expert_{n}", pltpu.make_async_copy(s, d, v.full.at[slot])) for n, s, d in pairs]
+    pairs = [(n, getattr(hbm, n).at[index, expert], getattr(v, n).at[slot]) for n in PARTS[part]]
+    return [(f"expert_{n}", pltpu.make_async_copy(s, d, v.full.at[slot, part])) for n, s, d in pairs]
 
 
 def spread_rows(core: ExpertCore, rows: Any) -> None:
@@ -256,11 +274,14 @@ class Place(NamedTuple):
 
 def run(core: ExpertCore, index: Any) -> None:
     """`total` = this rank's share of layer `index`: the weighted sum over the experts that the rows visit."""
-    v = core.vmem
-    v.total[...] = jnp.zeros_like(v.total)
-    loaded = jnp.minimum(v.counts[1], core.plan.slots)
+    p, v = core.plan, core.vmem
+    v.sums[...] = jnp.zeros_like(v.sums)
+    loaded = jnp.minimum(v.counts[1], p.slots)
     start = Place(jnp.int32(0), jnp.int32(0), loaded, jnp.int32(0))
     lax.fori_loop(0, v.counts[0], lambda at, place: one_pair(core, index, at, place), start)
+    v.total[...] = jnp.zeros_like(v.total)
+    for row in range(p.rows):
+        v.total[row : row + 1] = jnp.sum(v.sums[row], axis=0, keepdims=True)
 
 
 def one_pair(core: ExpertCore, index: Any, at: Any, place: Place) -> Place:
@@ -268,15 +289,23 @@ def one_pair(core: ExpertCore, index: Any, at: Any, place: Place) -> Place:
     p, v = core.plan, core.vmem
     key = v.pairs[at]
     begins = (at == 0) | (v.pairs[jnp.maximum(at - 1, 0)] >> ROW_BITS != key >> ROW_BITS)
-
-    @pl.when(begins)
-    def _() -> None:
-        for _, copy in expert_copies(core, index, 0, place.slot):
-            copy.wait()
-
     row = key & (ROWS - 1)
-    inner = gate_up(core, place.slot, row)
-    down(core, place.slot, key, row, inner)
+    await_part(core, begins, place.slot, 0)
+    turns = p.width // LANES
+    products = [gate_up(core, place.slot, row, turn) for turn in range(turns - 1)]
+    # Nothing passes a wait. Here no more hangs on it than what the matrix units have not yet given back.
+    await_part(core, begins, place.slot, 1)
+    products.append(gate_up(core, place.slot, row, turns - 1))
+    inner = [activated(core, product) for product in products]
+    shares: list[jax.Array] = []
+    for block in range(p.width // fp4.BLOCK):
+        spread = fp4.spread_groups(jnp.concatenate(inner[2 * block : 2 * block + 2], axis=1))
+        parts = down(core, place.slot, spread, block)
+        shares = [s + part for s, part in zip(shares, parts, strict=True)] if shares else parts
+    own = jnp.where(v.keys[...] == key.astype(jnp.float32), v.routing[...], 0.0)
+    weight = jnp.sum(own, axis=(0, 1), keepdims=True)
+    for columns, share in zip(column_tiles(p.config.latent), shares, strict=True):
+        v.sums[row, :, columns] += weight * share
     ends = (v.pairs[at + 1] >> ROW_BITS != key >> ROW_BITS).astype(jnp.int32)
     more = (place.loaded < v.counts[1]) & (place.loaded < place.number + ends + p.slots)
     pl.when(more)(lambda: load(core, index, place.loaded, place.fill))
@@ -293,30 +322,34 @@ def following(slot: Any, steps: Any, slots: int) -> Any:
     return jnp.where(slot + steps == slots, 0, slot + steps)
 
 
-def gate_up(core: ExpertCore, slot: Any, row: Any) -> list[jax.Array]:
-    """SiTU of gate and up of a row, rounded as the model does: bf16 `[1, 128]` per 128 columns."""
-    p, c, v = core.plan, core.plan.config, core.vmem
-    inner = []
-    for turn in range(p.width // LANES):
-        columns = slice(turn * MXU_COLUMNS, (turn + 1) * MXU_COLUMNS)
-        both = fp4.product(lambda block: v.spread[row, block], v.up.at[slot], v.up_scale.at[slot], columns)
-        both = both.astype(jnp.bfloat16).astype(jnp.float32)
-        gate, up = both[:, :LANES], both[:, LANES:]
-        activated = c.gate_cap * jnp.tanh(gate * (1 / c.gate_cap)) * jax.nn.sigmoid(gate)
-        activated = activated * c.up_cap * jnp.tanh(up * (1 / c.up_cap))
-        inner.append(activated.astype(jnp.bfloat16))
-    return inner
+def gate_up(core: ExpertCore, slot: Any, row: Any, turn: int) -> jax.Array:
+    """Group sums of a row with 128 columns of gate and of up, f32 `[8, 256]`."""
+    c, v = core.plan.config, core.vmem
+    words, scales = (pl.ds(turn * rows, rows) for rows in (c.latent // 8, fp4.scale_words(c.latent)))
+    return fp4.group_sums(
+        lambda block: v.spread[row, block], v.up.at[slot, words], v.up_scale.at[slot, scales]
+    )
 
 
-def down(core: ExpertCore, slot: Any, key: Any, row: Any, inner: list[jax.Array]) -> None:
-    """`total[row] += weight * down(inner)`."""
-    p, v = core.plan, core.vmem
-    lines = jnp.concatenate(inner, axis=1)
-    blocks = [slice(first, first + fp4.BLOCK) for first in range(0, p.width, fp4.BLOCK)]
-    spread = [fp4.spread_groups(lines[:, block]) for block in blocks]
-    own = jnp.where(v.keys[...] == key.astype(jnp.float32), v.routing[...], 0.0)
-    weight = jnp.sum(own, axis=(0, 1), keepdims=True)
-    for first in range(0, p.config.latent, MXU_COLUMNS):
-        columns = slice(first, first + MXU_COLUMNS)
-        share = fp4.product(spread.__getitem__, v.down.at[slot], v.down_scale.at[slot], columns)
-        v.total[pl.ds(row, 1), columns] += weight * share
+def activated(core: ExpertCore, sums: jax.Array) -> jax.Array:
+    """SiTU of what `gate_up` gives, rounded as the model does: bf16 `[1, 128]`."""
+    c = core.plan.config
+    both = jnp.sum(sums, axis=0, keepdims=True).astype(jnp.bfloat16).astype(jnp.float32)
+    value = situ(both[:, :LANES], both[:, LANES:], c.gate_cap, c.up_cap)
+    return value.astype(jnp.bfloat16)
+
+
+def down(core: ExpertCore, slot: Any, inner: jax.Array, block: int) -> list[jax.Array]:
+    """Group sums of 256 rows of down with their activations, spread: f32 `[8, 256]` per 256 columns."""
+    v = core.vmem
+    words = slice(block * fp4.WORDS, (block + 1) * fp4.WORDS)
+    scales = slice(block // 4 * fp4.GROUPS, (block // 4 + 1) * fp4.GROUPS)
+    return [
+        fp4.block_product(inner, v.down[slot, words, here], v.down_scale[slot, scales, here], block % 4)
+        for here in column_tiles(core.plan.config.latent)
+    ]
+
+
+def column_tiles(width: int) -> list[slice]:
+    """Columns in tiles of 256."""
+    return [slice(first, first + MXU_COLUMNS) for first in range(0, width, MXU_COLUMNS)]

@@ -85,17 +85,17 @@ def pack_expert(plan: ExpertPlan, tensors: Tensors, member: int) -> dict[str, np
     """
     own = slice(member * plan.width, (member + 1) * plan.width)
 
-    def turns(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
-        """Rows of gate and up in turns of 128, then input first."""
-        both = [m[own].reshape(plan.width // LANES, 1, LANES, -1) for m in (gate, up)]
-        return np.concatenate(both, axis=1).reshape(2 * plan.width, -1).T
+    def turns(gate: np.ndarray, up: np.ndarray) -> list[np.ndarray]:
+        """Columns of gate and up in turns of 128 of each, input first."""
+        both = [m[own].reshape(plan.width // LANES, LANES, -1) for m in (gate, up)]
+        return list(np.concatenate(both, axis=1).swapaxes(1, 2))
 
     nibbles = {n: unpack(tensors[f"{n}.weight_packed"]) for n in ("w1", "w2", "w3")}
     scales = {n: tensors[f"{n}.weight_scale"] for n in ("w1", "w2", "w3")}
     groups = slice(own.start // 32, own.stop // 32)
     return {
-        "up": fp4.pack_weights(turns(nibbles["w1"], nibbles["w3"])),
-        "up_scale": fp4.pack_scales(turns(scales["w1"], scales["w3"])),
+        "up": np.concatenate([fp4.pack_weights(t) for t in turns(nibbles["w1"], nibbles["w3"])]),
+        "up_scale": np.concatenate([fp4.pack_scales(t) for t in turns(scales["w1"], scales["w3"])]),
         "down": fp4.pack_weights(nibbles["w2"][:, own].T),
         "down_scale": fp4.pack_scales(scales["w2"][:, groups].T),
     }

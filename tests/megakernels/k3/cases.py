@@ -220,10 +220,11 @@ def fp4_product(m: int, k: int, n: int, seed: int = 0) -> dict[str, np.ndarray]:
     want = x.astype(np.float64) @ mxfp4.dequantize(mxfp4.pack(nibbles), scale).astype(np.float64).T
 
     def kernel(rows: Any, weights: Any, scales: Any, out: Any) -> None:
-        spread = [fp4.spread_groups(rows[:, b * 256 : (b + 1) * 256]) for b in range(k // 256)]
-        for first in range(0, n, 256):
-            columns = slice(first, first + 256)
-            out[:, columns] = fp4.product(spread.__getitem__, weights, scales, columns)
+        for row in range(m):
+            blocks = [rows[row : row + 1, b * 256 : (b + 1) * 256] for b in range(k // 256)]
+            spread = [fp4.spread_groups(block) for block in blocks]
+            sums = fp4.group_sums(spread.__getitem__, weights, scales)
+            out[row : row + 1] = jnp.sum(sums, axis=0, keepdims=True)
 
     call = pl.pallas_call(
         kernel,
