@@ -2,12 +2,14 @@
 
 import numpy as np
 
-from analyzer import view
+from analyzer import bubbles, view
 from analyzer.findings.base import Context
 from analyzer.replay import Edit
 from analyzer.timeline import Track
+from analyzer.waits import ExposedWait
 
 MOST = 64  # more buffers than this are not thought of
+PROMPT = 4  # an issue within a fourth of what the copy had, or lacked, counts as prompt
 SMALL = 4  # copies smaller than a fourth of the largest do not go through the ring
 
 
@@ -49,3 +51,28 @@ def more_buffers(context: Context) -> tuple[int, int, Edit] | None:
         if at < own
     }
     return more, one, Edit(issue_at=moved)
+
+
+def prompt_stalls(context: Context) -> list[ExposedWait]:
+    """Stalls with HBM idle for copies that were issued as soon as a buffer used before was free."""
+    found = []
+    for wait in context.waits:
+        idle = wait.duration_ps - wait.hidden_by_hbm_ps
+        if wait.kind != "dma" or idle <= 0 or wait.lateness_ps is None:
+            continue
+        issued = wait.start_ps - (wait.outstanding_ps or 0)
+        # A copy into a buffer that nothing used before did not wait for it: that is the ramp.
+        unused = issued - wait.lateness_ps <= context.core.start_ps
+        if not unused and wait.lateness_ps * PROMPT <= max(wait.outstanding_ps or 0, idle):
+            found.append(wait)
+    return found
+
+
+def stalls_say_it(context: Context) -> bool:
+    """Whether the core mostly waits for copies while buffers are full, or rather works or waits for others.
+
+    It is one fault, seen from two sides: MS102 speaks in the first case, MS112 in the second.
+    """
+    full = (b for b in context.bubbles if b.cause == bubbles.BUFFER_NOT_FREE)
+    elsewhere = sum(b.duration_ps - b.ran.get("dma wait", 0) for b in full)
+    return sum(w.duration_ps - w.hidden_by_hbm_ps for w in prompt_stalls(context)) >= elsewhere

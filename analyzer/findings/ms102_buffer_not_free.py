@@ -6,27 +6,19 @@ import numpy as np
 
 from analyzer import view
 from analyzer.findings.base import MEDIUM, Context, Finding, Rule
-from analyzer.findings.deeper import more_buffers
+from analyzer.findings.deeper import more_buffers, prompt_stalls, stalls_say_it
 from analyzer.replay import Edit
 from analyzer.units import duration, size
 from analyzer.view import place_key
 from analyzer.waits import ExposedWait
 
-PROMPT = 4  # an issue within a fourth of what the copy had, or lacked, counts as prompt
-
 
 def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     by_start: dict[str, list[ExposedWait]] = {}
-    for wait in context.waits:
-        idle = wait.duration_ps - wait.hidden_by_hbm_ps
-        prompt = wait.lateness_ps is not None and wait.lateness_ps * PROMPT <= max(
-            wait.outstanding_ps or 0, idle
-        )
-        issued = wait.start_ps - (wait.outstanding_ps or 0)
-        # A copy into a buffer that nothing used before did not wait for it: that is the ramp.
-        unused = issued - (wait.lateness_ps or 0) <= context.core.start_ps
-        if wait.kind == "dma" and prompt and idle > 0 and not unused:
-            by_start.setdefault(place_key(wait.transfer_source, wait.transfer_bundles), []).append(wait)
+    if not stalls_say_it(context):
+        return
+    for wait in prompt_stalls(context):
+        by_start.setdefault(place_key(wait.transfer_source, wait.transfer_bundles), []).append(wait)
     for waits in by_start.values():
         idle = sum(w.duration_ps - w.hidden_by_hbm_ps for w in waits)
         if not context.significant(idle):

@@ -19,13 +19,16 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     layers = [view.optional_int(layer) for layer in copies["layer"]]
     row_of = {int(span): row for row, span in enumerate(spans)}
     needed = _first_need(context, row_of, len(spans))
+    # Copies are sorted by start: what still moves at a moment begins at the first whose end is later.
+    reached = np.maximum.accumulate(end)
     groups: dict[str, list[tuple[int, int, list[int]]]] = {}
     for wait in context.waits:
         row = row_of.get(wait.transfer_span if wait.transfer_span is not None else -1)
         if wait.kind != "dma" or row is None:
             continue
-        ahead = np.flatnonzero((end > issued[row]) & (start < start[row]) & (needed > wait.start_ps))
-        ahead = ahead[(ahead != row) & (issued[ahead] <= issued[row])]
+        ahead = np.arange(np.searchsorted(reached, issued[row], side="right"), row)
+        ahead = ahead[(end[ahead] > issued[row]) & (start[ahead] < start[row])]
+        ahead = ahead[(needed[ahead] > wait.start_ps) & (issued[ahead] <= issued[row])]
         moved = np.minimum(end[ahead], start[row]) - np.maximum(start[ahead], issued[row])
         delay = min(int(moved.clip(0).sum()), wait.duration_ps)
         if delay > 0:

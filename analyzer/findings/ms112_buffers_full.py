@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from analyzer import bubbles
 from analyzer.findings.base import MEDIUM, Context, Finding, Rule
-from analyzer.findings.deeper import more_buffers
+from analyzer.findings.deeper import more_buffers, stalls_say_it
 from analyzer.units import duration, size
 from analyzer.view import place_key
 
@@ -14,7 +14,7 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     full = [b for b in context.bubbles if b.cause == bubbles.BUFFER_NOT_FREE]
     time = sum(b.not_free_ps for b in full)
     more = more_buffers(context)
-    if not full or more is None or not context.significant(time):
+    if not full or more is None or not context.significant(time) or stalls_say_it(context):
         return
     saving, basis = context.priced(more[2])
     if saving is not None and not context.significant(saving):
