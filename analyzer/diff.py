@@ -50,6 +50,9 @@ def obstacles(a: Report, b: Report) -> list[str]:
         one, other = a[section][name], b[section][name]
         if one is not None and other is not None and one != other:
             found.append(f"{what}: {one} and {other}")
+    one, other = _layers(a), _layers(b)
+    if one and other and one != other:
+        found.append(f"number of layers: {one} and {other}")
     for report, place in ((a, "the first"), (b, "the second")):
         if report["step"]["time_ps"] is None:
             found.append(f"{place} has no step time")
@@ -57,6 +60,12 @@ def obstacles(a: Report, b: Report) -> list[str]:
     if what_if[0] != what_if[1]:
         found.append("different machine parameters (--what-if)")
     return found
+
+
+def _layers(report: Report) -> int:
+    """Number of layers that the phases of a report tell apart; 0 where none are marked."""
+    rows = [*report["phases"], *report.get("trace", {}).get("stages", [])]
+    return len({row["layer"] for row in rows} - {None})
 
 
 def compare(a: Report, b: Report, *, force: bool = False) -> dict[str, Any]:

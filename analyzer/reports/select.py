@@ -34,7 +34,10 @@ class Selection:
 
 
 def select(report: Report, selection: Selection) -> Report:
-    """A copy of the report with the lists cut down; `selected` says how many there were and are."""
+    """A copy of the report with the lists cut down; `selected` says how many there were and are.
+
+    What is folded over layers (findings, kinds of bubbles and waits) keeps its totals: `selected` says so.
+    """
     if selection.is_everything:
         return report
     result = dict(report)
@@ -47,10 +50,25 @@ def select(report: Report, selection: Selection) -> Report:
         counts[name] = {"total": len(entries), "matching": len(kept), "returned": len(page)}
         result[name] = page
     if "trace" in report:
-        stages = [stage for stage in report["trace"]["stages"] if _wanted(stage, selection)]
-        result["trace"] = report["trace"] | {"stages": stages}
+        trace = report["trace"]
+        chosen = {
+            name: [row for row in trace[name] if _wanted(row, selection)] for name in ("stages", "comparison")
+        }
+        result["trace"] = trace | chosen
     result["selected"] = counts | {"offset": selection.offset}
     result["notes"] = [*report["notes"], f"a part of the report: {_words(selection)}"]
+    if selection.phases or selection.layers:
+        # Of bubbles beyond those listed nobody knows where they are.
+        complete = report["bubbles_total"] == len(report["bubbles"])
+        result["bubbles_total"] = counts["bubbles"]["matching"] if complete else None
+        if report.get("stories_total") is not None:
+            complete = report["stories_total"] == len(report["stories"])
+            result["stories_total"] = counts["stories"]["matching"] if complete else None
+        result["selected"]["totals_of"] = "step"
+        result["notes"].append(
+            "times, counts and savings of findings and of kinds of bubbles and waits are those of the whole"
+            " step: of every layer and phase in which they occur"
+        )
     return result
 
 

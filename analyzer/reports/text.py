@@ -127,6 +127,11 @@ def fold_phases(phases: list[Report]) -> list[Report]:
     return sorted(rows.values(), key=lambda row: -row["time_ps"])
 
 
+def _of_step(report: Report) -> str:
+    """What to add to a heading over totals of the whole step in a report on some layers or phases."""
+    return "; totals of the whole step" if report.get("selected", {}).get("totals_of") == "step" else ""
+
+
 def _left_out(report: Report, name: str) -> str:
     """What to say of a list that is empty only because the entries of it were not asked for, else ""."""
     total = report.get("selected", {}).get(name, {}).get("total", 0)
@@ -200,7 +205,13 @@ def _bubbles(report: Report, most: int = BUBBLES) -> list[Line]:
     if not groups:
         return [("dim", f"HBM bubbles: {_left_out(report, 'bubble_groups') or 'none'}")]
     window = report["step"]["time_ps"]
-    lines = [("dim", f"HBM bubbles, largest {min(most, len(groups))} of {len(groups)} kinds: cause, place")]
+    lines = [
+        (
+            "dim",
+            f"HBM bubbles, largest {min(most, len(groups))} of {len(groups)} kinds: cause, place"
+            + _of_step(report),
+        )
+    ]
     for group in groups[:most]:
         ran = max(group["meanwhile"].items(), key=lambda item: item[1], default=("nothing known", 0))
         share = f"{ran[1] / group['total_ps']:.0%}" if group["total_ps"] else ""
@@ -230,7 +241,7 @@ def _findings(report: Report) -> list[Line]:
         (
             "dim",
             f"findings, {min(FINDINGS, len(found))} of {len(found)}, by what the step would gain"
-            " (savings overlap)",
+            f" (savings overlap{_of_step(report)})",
         )
     ]
     for finding in found[:FINDINGS]:

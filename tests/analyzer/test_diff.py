@@ -106,6 +106,23 @@ def test_what_is_not_comparable_is_refused_and_says_why(report, section, name, v
         diff.compare(report, other)
 
 
+def test_another_number_of_layers_is_refused_with_both(report, run, tmp_path):
+    fewer = copy.deepcopy(report)
+    fewer["phases"] = [phase for phase in fewer["phases"] if phase["layer"] in (None, 0, 1)]
+    layers = {phase["layer"] for phase in report["phases"]} - {None}
+    with pytest.raises(UsageError, match=f"number of layers: {len(layers)} and 2"):
+        diff.compare(report, fewer)
+    assert diff.compare(report, fewer, force=True)["obstacles"]
+    unmarked = report | {"phases": []}
+    assert diff.compare(report, unmarked)["obstacles"] == []
+    paths = [tmp_path / name for name in ("all.json", "fewer.json")]
+    for path, one in zip(paths, (report, fewer), strict=True):
+        path.write_text(json_report.render(one))
+    for verb in ("diff", "gate"):
+        with pytest.raises(UsageError, match="number of layers"):
+            run(verb, *paths)
+
+
 def test_a_what_if_is_not_compared_with_the_plain_model(report):
     other = copy.deepcopy(report)
     other["notes"].append("what-if: hbm.bandwidth = 6e+12 bytes/s instead of 3e+12")

@@ -27,9 +27,24 @@ def test_by_rule_phase_and_layer(report):
     assert part["bubbles"]
     assert {(b["layer"], b["phase"]) for b in part["bubbles"]} == {(1, "mlp"), (2, "mlp")}
     assert part["selected"]["phases"] == {"total": 8, "matching": 2, "returned": 2}
-    assert part["notes"][-1] == "a part of the report: rules MS1xx; phases mlp; layers 1, 2"
+    assert "a part of the report: rules MS1xx; phases mlp; layers 1, 2" in part["notes"]
     text.render(part)
     markdown.render(part)
+
+
+def test_totals_are_of_the_part_or_labelled(report):
+    part = select(report, Selection(layers=(1,)))
+    assert part["bubbles_total"] == len(part["bubbles"]) < report["bubbles_total"]
+    assert part["selected"]["totals_of"] == "step"
+    [group] = [g for g in part["bubble_groups"] if g["count"] > 1]
+    assert len(group["layers"]) > 1
+    said = text.render(part)
+    assert "kinds: cause, place; totals of the whole step" in said
+    assert "(savings overlap; totals of the whole step)" in said
+    assert any("of the whole step: of every layer" in note for note in part["notes"])
+    listed = select(report | {"bubbles_total": 1000}, Selection(layers=(1,)))
+    assert listed["bubbles_total"] is None
+    assert "totals of" not in text.render(select(report, Selection(rules=("MS1xx",))))
 
 
 def test_what_exists_nowhere_is_refused(report):
