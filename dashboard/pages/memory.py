@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dash import Dash, Input, Output, State, html
+from dash import Dash, Input, Output, State, ctx, html, no_update
 
 from analyzer.errors import MegascopeError
 from dashboard import text
@@ -12,10 +12,12 @@ from dashboard.loading import Loaded
 from dashboard.memory import map_spec, outstanding_spec
 from dashboard.palette import theme
 from dashboard.summary import words_spec
+from dashboard.vmem_map import vmem_spec
 from dashboard.wire import wire
 
 KEY = "vmem"
 TITLE = "VMEM"
+ZOOMING: dict[str, Any] = {"displayModeBar": False, "responsive": True, "scrollZoom": False}
 
 
 def layout(loaded: Loaded, identity: str) -> html.Div:
@@ -46,6 +48,9 @@ def layout(loaded: Loaded, identity: str) -> html.Div:
                 ],
                 className="facts",
             ),
+            html.H2("What lies where, and how long: copied data from its first byte to its last use"),
+            waiting(figure("vmem-time", ZOOMING), "vmem-time-loading"),
+            html.P(vmem_words(loaded), className="note"),
             html.H2("What the compiler placed in VMEM"),
             waiting(figure("vmem-map"), "vmem-map-loading"),
             html.H2("On the way from HBM: issued and not yet arrived"),
@@ -57,8 +62,50 @@ def layout(loaded: Loaded, identity: str) -> html.Div:
     )
 
 
+def vmem_words(loaded: Loaded) -> str:
+    """What the map over time rests on, in one line."""
+    found = loaded.occupancy()
+    if found is None:
+        return "No table of copied data: the capture is a trace, or its program was not simulated."
+    held = loaded.fact("vmem", "residency", "peak_bytes")
+    return (
+        f"Core {loaded.index().core}, {loaded.provenance}: {text.count(len(found.stays), 'stay')} of copied "
+        f"data, at most {text.size(held)} at once. What the program computes into VMEM is not followed, "
+        "so this is a lower bound. Drag to zoom, double-click for the whole step."
+    )
+
+
+def _window(change: Any) -> tuple[int, int] | None:
+    """The stretch a zoom chose, in ps; None for the whole step."""
+    try:
+        low, high = sorted(float(change[f"xaxis.range[{k}]"]) for k in (0, 1))
+    except (TypeError, KeyError, ValueError):
+        return None
+    return (round(low * 1e6), round(high * 1e6)) if high > low else None
+
+
 def register(app: Dash, context: Context) -> None:
     """Callbacks of the page."""
+
+    @app.callback(
+        Output("vmem-time", "figure"),
+        Input("vmem-time", "relayoutData"),
+        Input("theme", "data"),
+        State("url", "pathname"),
+    )
+    def over_time(change: Any, theme_name: str | None, pathname: str) -> Any:
+        if ctx.triggered_id == "vmem-time" and not (
+            isinstance(change, dict) and {"xaxis.range[0]", "xaxis.autorange"} & set(change)
+        ):
+            return no_update
+        colours = theme(theme_name)
+        try:
+            loaded = context.loaded(pathname)
+        except MegascopeError as error:
+            return words_spec(error.fault, colours)
+        index = loaded.index()
+        view = loaded.view(colours, _window(change), columns=900)
+        return wire(vmem_spec(loaded.occupancy(index.core), index, view))
 
     @app.callback(
         Output("vmem-map", "figure"),

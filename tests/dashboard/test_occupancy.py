@@ -13,6 +13,7 @@ from dashboard.index import build_index
 from dashboard.loading import from_parts
 from dashboard.occupancy import SHOWN, build_occupancy, occupancy_axis, occupancy_traces
 from dashboard.panels import View
+from dashboard.vmem_map import SHAPES, places, vmem_spec
 
 
 def stays(count=40, buffers=3):
@@ -97,3 +98,36 @@ def test_measured_and_modelled_stand_above_each_other(step):
     name = anchors(first, second)[3]
     assert shift_between(first, second, name) == 7_000_000
     assert shift_between(first, second, "no such band") == 7_000_000
+
+
+def test_the_map_puts_every_stay_at_its_address_and_time(step):
+    table = stays(60, 3)
+    found = build_occupancy(table, 0, 64 << 20)
+    address, buffers = places(found.stays)
+    assert len(buffers) == 3
+    assert [start for _, start, _ in buffers] == [0, 4096, 8192]
+    for name, start, size in buffers:
+        mine = (found.stays["buffer"] == name).to_numpy()
+        assert start <= address[mine].min()
+        assert address[mine].max() + 1024 <= start + size
+    index = build_index(step[0])
+    spec = vmem_spec(found, index, View(window=(0, 70_000), columns=70_000))
+    bars = [t for t in spec["data"] if t["type"] == "bar"]
+    assert sum(len(t["base"]) for t in bars) == 60
+    # The copies of one place follow each other: nothing lies in two rectangles at once.
+    edges = sorted(
+        (y, base, base + x)
+        for t in bars
+        for y, base, x in zip(t["y"].tolist(), t["base"].tolist(), t["x"].tolist(), strict=True)
+    )
+    assert all(a[0] != b[0] or a[2] <= b[1] + 1e-9 for a, b in pairwise(edges))
+    assert "&lt;b&gt;" in bars[0]["hovertext"][0]
+    assert vmem_spec(None, index, View())["data"] == []
+
+
+def test_the_map_of_many_stays_is_thinned(step):
+    found = build_occupancy(stays(20_000, 2), 0, None)
+    index = build_index(step[0])
+    bars = [t for t in vmem_spec(found, index, View(columns=900))["data"] if t["type"] == "bar"]
+    assert 0 < sum(len(t["base"]) for t in bars) <= SHAPES
+    assert any("stays, longest" in words for t in bars for words in t["hovertext"])
