@@ -203,7 +203,10 @@ def moved_before(transfers: pd.DataFrame, times: NDArray[np.int64]) -> NDArray[n
 
 
 def moved_within(transfers: pd.DataFrame, sets: list[intervals.Intervals]) -> list[int | None]:
-    """Bytes moved inside each interval set; None if a transfer of unknown size is in flight there."""
+    """Bytes moved inside each interval set; None if a transfer of unknown size is in flight there.
+
+    Whole bytes whose sum is that of all sets together: phases that fill a step have exactly its bytes.
+    """
     if len(transfers) == 0 or not sets:
         return [0] * len(sets)
     pieces = np.concatenate(sets)
@@ -214,7 +217,18 @@ def moved_within(transfers: pd.DataFrame, sets: list[intervals.Intervals]) -> li
     touched = np.bincount(
         owner, weights=intervals.covered(unknown, pieces[:, 0], pieces[:, 1]), minlength=len(sets)
     )
-    return [None if hidden else round(amount) for amount, hidden in zip(total.tolist(), touched, strict=True)]
+    return [
+        None if hidden else amount
+        for amount, hidden in zip(whole_parts(total).tolist(), touched, strict=True)
+    ]
+
+
+def whole_parts(parts: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Whole numbers near the parts whose sum is the rounded sum of the parts (largest remainders)."""
+    whole = np.floor(parts).astype(np.int64)
+    missing = round(float(parts.sum())) - int(whole.sum())
+    whole[np.argsort(whole - parts, kind="stable")[:missing]] += 1
+    return whole
 
 
 Place = tuple[int | None, str]

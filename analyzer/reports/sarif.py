@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
@@ -47,7 +48,7 @@ def render(report: dict[str, Any]) -> str:
 def _rule(rule: Rule) -> dict[str, Any]:
     return {
         "id": rule.identifier,
-        "name": "".join(word.capitalize() for word in rule.title.replace(":", "").replace(",", "").split()),
+        "name": "".join(word.capitalize() for word in re.findall(r"[A-Za-z0-9]+", rule.title)),
         "shortDescription": {"text": rule.title},
         "fullDescription": {"text": f"{rule.sees} {rule.costs}"},
         "help": {"text": f"Try: {rule.advice} Might be wrong because: {rule.doubt} Verify: {rule.verify}"},

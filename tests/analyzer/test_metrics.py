@@ -1,5 +1,6 @@
 """Folds over timelines small enough to check by eye."""
 
+import numpy as np
 import pytest
 
 from analyzer import metrics, timeline, view
@@ -44,6 +45,27 @@ def test_no_hbm_traffic_is_zero_bytes_but_no_overlap_and_no_ramp(build):
     got = metrics.hbm(fold(build), PEAK)
     assert (got.read_bytes, got.write_bytes, got.utilization, got.bubble_ps) == (0, 0, 0.0, 100)
     assert (got.overlap, got.ramp_ps, got.drain_ps) == (None, None, None)
+
+
+def test_bytes_of_the_phases_add_up_to_the_bytes_of_the_step(build):
+    for i in range(40):
+        build.read(7 * i + i % 3, 7 * i + 9, 1000 + i)
+        build.region(7 * i, 7 * i + 4, f"phase {i % 7}")
+    build.mxu(0, 300)
+    core = fold(build)
+    parts = [phase.read_bytes for phase in metrics.phases(core)]
+    assert len(parts) == 8
+    assert sum(parts) == metrics.hbm(core, PEAK).read_bytes == sum(range(1000, 1040))
+
+
+def test_whole_parts_stay_near_and_add_up():
+    chance = np.random.default_rng(2)
+    for count in (1, 2, 9, 100):
+        parts = chance.random(count) * 50
+        got = metrics.whole_parts(parts)
+        assert got.sum() == round(parts.sum())
+        assert (abs(got - parts) < 1).all()
+    assert metrics.whole_parts(np.array([0.5, 0.5, 2.0])).tolist() == [1, 0, 2]
 
 
 def test_invisible_copies_are_unknown_and_never_zero(build):
