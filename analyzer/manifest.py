@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import math
+import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -10,21 +12,15 @@ from analyzer.errors import InputError
 
 SCHEMA_VERSION = 1
 KINDS = ("compile", "record", "interpret")
-# Manifest fields that readers rely on, and the types they may have.
-_FIELDS: dict[str, type | tuple[type, ...]] = {
-    "kernel": (str, type(None)),
-    "program": (str, type(None)),
-    "chip": (str, type(None)),
-    "topology": (str, type(None)),
-    "cores": (int, type(None)),
-    "batch": (int, type(None)),
-    "probe_level": (str, type(None)),
-    "operands": list,
-    "facts": dict,
-    "files": dict,
-    "sources": list,
-    "notes": list,
-}
+# Fields that readers walk through: without them, or with others in their place, the capture is damaged.
+_PARTS: dict[str, type] = {"operands": list, "facts": dict, "files": dict, "sources": list, "notes": list}
+# Facts: one that cannot be is unknown, and a note says so. Of numbers the largest that can be is given: slices
+# have up to some ten thousand cores.
+_TEXTS = ("kernel", "program", "model", "chip", "topology", "probe_level")
+_NUMBERS = {"cores": 1 << 16, "batch": 1 << 20}
+_LONGEST_TEXT = 300
+_CORES_PER_CHIP = 2  # at most
+_SHAPE = re.compile(r"\d+(?:x\d+)*$")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -49,19 +45,52 @@ def read_manifest(path: Path) -> dict[str, Any]:
         )
     if manifest.get("kind") not in KINDS:
         raise InputError(file, f"has the unknown kind {manifest.get('kind')!r}", again)
-    for name, types in _FIELDS.items():
-        default = types() if isinstance(types, type) else None
-        value = manifest.setdefault(name, default)
-        if not isinstance(value, types) or isinstance(value, bool):
+    for name, kind in _PARTS.items():
+        value = manifest.setdefault(name, kind())
+        if not isinstance(value, kind):
             raise InputError(file, f"is damaged: {name} is a {type(value).__name__}", again)
-        if isinstance(value, int) and value < 1:
-            raise InputError(file, f"is damaged: {name} is {value}", again)
+    manifest["notes"] = [*manifest["notes"], *_take_out_what_cannot_be(manifest)]
     for row in [*manifest["operands"], *manifest["sources"]]:
         if not isinstance(row, dict):
             raise InputError(file, f"is damaged: an entry is a {type(row).__name__}", again)
     for name in [*manifest["files"], *(r.get("file") for r in manifest["sources"])]:
         file_inside(path, name)
     return manifest
+
+
+def _take_out_what_cannot_be(manifest: dict[str, Any]) -> list[str]:
+    """Set facts to None that no capture can have, and say which."""
+    wrong = []
+    for name in _TEXTS:
+        value = manifest.setdefault(name, None)
+        if value is not None and (
+            not isinstance(value, str) or len(value) > _LONGEST_TEXT or not value.isprintable()
+        ):
+            wrong.append(name)
+    for name, most in _NUMBERS.items():
+        value = manifest.setdefault(name, None)
+        if value is not None and (type(value) is not int or not 1 <= value <= most):
+            wrong.append(name)
+    notes = []
+    for name in wrong:
+        said = repr(manifest[name])
+        notes.append(
+            f"the manifest's {name} is {said[:60]}{'...' if len(said) > 60 else ''}, which cannot be: unknown"
+        )
+        manifest[name] = None
+    chips = _chips(manifest["topology"])
+    if manifest["cores"] and chips and manifest["cores"] > chips * _CORES_PER_CHIP:
+        notes.append(
+            f"the manifest's cores is {manifest['cores']}, more than {manifest['topology']} has: unknown"
+        )
+        manifest["cores"] = None
+    return notes
+
+
+def _chips(topology: str | None) -> int | None:
+    """Chips of `tpu7x:2x2x1`; None where the text is of another form."""
+    found = _SHAPE.search(topology or "")
+    return math.prod(int(n) for n in found[0].split("x")) if found and len(found[0]) < 30 else None
 
 
 def file_inside(root: Path, name: object) -> Path:

@@ -385,8 +385,6 @@ class TestManifest:
             ('{"schema_version": 99, "kind": "compile"}', "schema version 99"),
             ('{"schema_version": 1, "kind": "magic"}', "unknown kind 'magic'"),
             ('{"schema_version": 1, "kind": "compile", "operands": 3}', "operands is a int"),
-            ('{"schema_version": 1, "kind": "compile", "cores": "8"}', "cores is a str"),
-            ('{"schema_version": 1, "kind": "compile", "cores": -3}', "cores is -3"),
             ('{"schema_version": 1, "kind": "compile", "sources": [3]}', "an entry is a int"),
         ],
     )
@@ -396,6 +394,32 @@ class TestManifest:
         with pytest.raises(InputError, match=said) as caught:
             open_capture(path)
         assert "Update megascope" in str(caught.value) or "Compile again" in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("name", "value", "said"),
+        [
+            ("cores", 10**9, "cores is 1000000000, which cannot be: unknown"),
+            ("cores", -3, "cores is -3, which"),
+            ("cores", "8", "cores is '8', which"),
+            ("cores", True, "cores is True, which"),
+            ("cores", 64, "cores is 64, more than tpu7x:2x2x1 has: unknown"),
+            ("batch", 0, "batch is 0, which"),
+            ("batch", 1.5, "batch is 1.5, which"),
+            ("kernel", ["mlp"], "kernel is ['mlp'], which"),
+            ("model", "x" * 10_000, "..., which cannot be"),
+            ("probe_level", "a\x1b[2Jb", "probe_level is 'a\\x1b[2Jb', which"),
+        ],
+    )
+    def test_facts_that_cannot_be_are_unknown_and_said(
+        self, tmp_path: Path, name: str, value: object, said: str
+    ) -> None:
+        path = write_capture(tmp_path / "c", **{"topology": "tpu7x:2x2x1", name: value})
+        capture = open_capture(path)
+        assert capture.manifest[name] is None
+        assert [note for note in capture.notes if said in note]
+        sound = open_capture(write_capture(tmp_path / "sound", topology="tpu7x:2x2x1", cores=8, batch=8))
+        assert (sound.manifest["cores"], sound.manifest["batch"]) == (8, 8)
+        assert not [note for note in sound.notes if "cannot be" in note]
 
     @pytest.mark.parametrize(
         "name", ["../outside", "/etc/passwd", "dump/../../outside", "a\0b", "link/secret"]
