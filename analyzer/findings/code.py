@@ -19,6 +19,7 @@ from analyzer.view import CoreStep
 
 WORK_TRACKS = (Track.MXU, Track.VECTOR, Track.SCALAR)
 OUTSIDE = -1
+UNITS = 2  # matrix units of a core
 ACCOUNTED = 0.9
 
 
@@ -183,6 +184,12 @@ class Code:
         """Bundles without an instruction."""
         return np.asarray(np.diff(self.program.bundle_first) == 0)
 
+    @cached_property
+    def marked(self) -> NDArray[np.bool_]:
+        """Bundles that hold nothing but markers of regions: a program without markers does not have them."""
+        markers = np.array([opcode.startswith("vtrace") for opcode in self.program.opcodes], dtype=bool)
+        return self.only(markers[self.program.instruction_opcode])
+
     def of_loop(self, loop: CodeLoop) -> NDArray[np.bool_]:
         """The loop's own bundles as a mask."""
         mine = np.zeros(self.program.bundle_count, dtype=bool)
@@ -206,14 +213,23 @@ class Code:
         inside = self.of_loop(loop)[self.bundle_of]
         return self.source_of_instructions(matrix[self.program.instruction_opcode] & inside) or loop.source
 
-    def matrix_cycles(self, loop: CodeLoop) -> float:
-        """Cycles per iteration for which the busiest matrix unit is held by the loop's own instructions."""
-        held = [0.0] * (self.matrix_use.ports + 1)
+    def matrix_held(self, loop: CodeLoop) -> list[float]:
+        """Cycles per iteration for which each matrix unit is held by the loop's own instructions."""
+        ports = [0.0] * (self.matrix_use.ports + 1)
         push, product = self.parameters.get("mxu.push", 0.0), self.parameters.get("mxu.matmul", 0.0)
         for bundle in self._usual(loop, None):
-            for mxu, weight in self.matrix_use.by_bundle.get(bundle, ()):
-                held[mxu] += weight * product if weight else push
-        return max(held)
+            for port, weight in self.matrix_use.by_bundle.get(bundle, ()):
+                ports[port] += weight * product if weight else push
+        units = [max(ports[i : i + 2]) for i in range(0, len(ports) - 1, 2)]
+        return units + [0.0] * (UNITS - len(units))
+
+    def matrix_cycles(self, loop: CodeLoop) -> float:
+        """The same of the busiest unit."""
+        return max(self.matrix_held(loop))
+
+    def is_innermost(self, loop: CodeLoop) -> bool:
+        """Whether no other loop lies inside a loop."""
+        return len(loop.own) == loop.last - loop.first + 1
 
     def loop_cycles(self, loop: CodeLoop, without: NDArray[np.bool_] | None = None) -> float:
         """Cycles of one iteration in the long run, stalls of the matrix units included.

@@ -12,6 +12,7 @@ from analyzer.timeline import Track
 from analyzer.units import duration, size
 
 FEWEST = 16
+BURST = 64  # cycles from one start to the next that make them one burst
 LARGE = 64 << 10  # copies of this size take 20 ns of HBM each: issuing them is hidden
 
 
@@ -37,10 +38,13 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
         moving = bytes_each / context.hbm_rate * 1e12
         issued = np.sort(view.issues(mine))
         gaps = intervals.covered(scalar, issued[:-1], issued[1:])
-        # Between two bursts the core does other things; only what lies inside a burst is issuing.
-        burst = (issued[1:] - issued[:-1]) <= 4 * max(float(np.median(issued[1:] - issued[:-1])), 1.0)
+        # What is started once per layer or tile is no burst, however small it is.
+        burst = issued[1:] - issued[:-1] <= BURST * (context.cycle_ps or 0.0)
         time = int(gaps[burst].sum())
-        if bytes_each >= LARGE or float(np.median(gaps)) <= moving or not context.significant(time):
+        if burst.sum() < FEWEST - 1 or bytes_each >= LARGE or not context.significant(time):
+            continue
+        each = float(np.median(gaps[burst]))
+        if each <= moving:
             continue
         when = intervals.intersection(intervals.from_spans(issued[:-1][burst], issued[1:][burst]), scalar)
         gain = round(time * (1 - bytes_each / LARGE))
@@ -61,7 +65,7 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
             count=len(mine),
             evidence=(
                 f"{len(mine):,} copies of {size(bytes_each)} (median): the bytes of one take"
-                f" {duration(moving)}, issuing it takes {duration(float(np.median(gaps)))} of scalar work",
+                f" {duration(moving)}, issuing it takes {duration(each)} of scalar work",
                 f"scalar work between them takes {duration(time)} in all",
             ),
         )
@@ -72,8 +76,8 @@ RULE = Rule(
     title="Copies too small to keep HBM busy",
     family="Exposed DMA waits",
     sees=(
-        "At least 16 copies started at one place are so small that the scalar work between two of them takes"
-        " longer than the bytes of one."
+        "At least 16 copies started at one place, each within 64 cycles of the one before, are so small that"
+        " the scalar work between two of them takes longer than the bytes of one."
     ),
     costs="The core's scalar unit, not HBM, sets the rate of the copies.",
     example="for r in range(256): copy(x.at[r], buffer.at[r]).start()  # 4 KB each",

@@ -6,6 +6,7 @@ import numpy as np
 
 from analyzer import intervals
 from analyzer.findings.base import MEDIUM, Context, Finding, Rule
+from analyzer.findings.code import shorter
 from analyzer.llo import opcodes
 from analyzer.replay import Edit
 
@@ -32,11 +33,21 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
         busiest, idlest = max(counts), min(counts)
         if busiest == 0 or busiest < RATIO * max(idlest, 1):
             continue
-        when = intervals.intersection(code.stretches(loop.first, loop.last), context.core.mxu)
-        time = intervals.measure(when)
+        stretch = code.stretches(loop.first, loop.last)
+        if code.is_innermost(loop):
+            when = intervals.intersection(stretch, context.core.mxu)
+            time = intervals.measure(when)
+            edit = Edit(shorten=((when, sum(counts) / 2 / busiest),))
+        else:  # its spans hold those of the loops inside it: only what its own instructions take is known
+            held = code.matrix_held(loop)
+            time, gain = (
+                round(cycles * loop.iterations * code.cycle_ps)
+                for cycles in (max(held), max(held) - sum(held) / len(held))
+            )
+            edit = Edit(shorten=shorter([(stretch, gain)]))
         if not context.significant(time):
             continue
-        saving, basis = context.priced(Edit(shorten=((when, sum(counts) / 2 / busiest),)))
+        saving, basis = context.priced(edit)
         if saving is not None and not context.significant(saving):
             continue
         yield rule.finding(

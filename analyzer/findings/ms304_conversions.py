@@ -15,6 +15,7 @@ from analyzer.units import duration
 
 CONVERSIONS = ("vunpack", "vpack", "vcvt")
 SHARE = 0.15  # of the loop's arithmetic slots
+BOUND = 0.5  # of the arithmetic slots must be in use, else something else sets the pace
 PACKED = 0.8  # how full the fullest kind of slot gets in a loop that the compiler packs well
 _ALU, _LOAD = COLUMNS.index("VALU"), COLUMNS.index("VLOAD")
 
@@ -31,15 +32,16 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
         inside = converts & code.of_loop(loop)[code.bundle_of]
         slots = int(code.executed[code.bundle_of[inside]].sum())
         use = (code.occupancy[loop.own] * code.executed[loop.own][:, np.newaxis]).sum(axis=0).astype(float)
-        if slots < SHARE * max(use[_ALU], 1):
-            continue
-        gain = _gain_ps(code, loop, inside, use)
+        fullness = use[_ALU] / code.capacity[_ALU] / max(code.loop_cycles(loop) * loop.iterations, 1)
+        if slots < SHARE * use[_ALU] or fullness < BOUND:
+            continue  # few, or riding in bundles that are there anyway
+        time = min(round(slots / code.capacity[_ALU] * code.cycle_ps), loop.time_ps)
+        gain = min(_gain_ps(code, loop, inside, use), time)
         saving, basis = context.priced(Edit(shorten=shorter([(code.stretches(loop.first, loop.last), gain)])))
         if not context.significant(gain if saving is None else saving):
             continue
         opcode_count = np.bincount(code.program.instruction_opcode[inside], minlength=len(named))
         most = np.argsort(-opcode_count, kind="stable")[:3]
-        time = min(round(slots / code.capacity[_ALU] * code.cycle_ps), loop.time_ps)
         yield rule.finding(
             context,
             time_ps=time,

@@ -17,6 +17,8 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     for loop in code.loops:
         if not context.significant(loop.time_ps):
             break
+        if not code.is_innermost(loop):
+            continue  # phases one after the other, not turns that could overlap
         held = code.matrix_cycles(loop)
         cycles = code.loop_cycles(loop)
         least = max(held, code.slot_bound_ps(loop) / code.cycle_ps / max(loop.iterations, 1))
@@ -42,7 +44,8 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
                 f"of {cycles:.0f} cycles per iteration the busiest matrix unit works {held:.0f};"
                 f" {loop.iterations:,} iterations, {duration(time)} idle in all",
                 f"matrix instructions in {len(products)} of {len(loop.own)} bundles"
-                f" ({min(products):#x} to {max(products):#x})",
+                f" ({min(products):#x} to {max(products):#x}); in these the units are waited for"
+                f" {cycles - len(loop.own):.0f} cycles",
             ),
         )
 

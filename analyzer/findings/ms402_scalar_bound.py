@@ -22,7 +22,7 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     is_scalar = np.array([unit in SCALAR for unit in code.program.opcode_units], dtype=bool)
     scalar = is_scalar[code.program.instruction_opcode]
     empty = code.empty
-    only = code.only(scalar) | empty
+    only = (code.only(scalar) & ~code.marked) | empty
     for loop in code.loops:
         if is_short(code, loop):
             continue  # there the branch is the matter: MS406

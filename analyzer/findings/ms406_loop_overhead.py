@@ -30,7 +30,7 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
             break
         if not is_short(code, loop):
             continue
-        wasted = code.of_loop(loop) & idle
+        wasted = code.of_loop(loop) & idle & ~code.marked
         wasted[lanes.pending(code, loop)] = False
         # Where fewer delay slots are printed than the branch takes, the rest is charged all the same.
         unprinted = max(code.parameters.get("issue.branch_cycles", 0.0) - (loop.last - loop.latch), 0.0)
