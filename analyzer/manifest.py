@@ -14,8 +14,8 @@ SCHEMA_VERSION = 1
 KINDS = ("compile", "record", "interpret")
 # Fields that readers walk through: without them, or with others in their place, the capture is damaged.
 _PARTS: dict[str, type] = {"operands": list, "facts": dict, "files": dict, "sources": list, "notes": list}
-# Facts: one that cannot be is unknown, and a note says so. Of numbers the largest that can be is given: slices
-# have up to some ten thousand cores.
+# Facts: one that cannot be is unknown, and a note says so. Of numbers the largest that can be is given: a
+# slice has up to some ten thousand cores.
 _TEXTS = ("kernel", "program", "model", "chip", "topology", "probe_level")
 _NUMBERS = {"cores": 1 << 16, "batch": 1 << 20}
 _LONGEST_TEXT = 300
