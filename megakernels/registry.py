@@ -30,5 +30,5 @@ class _LazyBuilders(Mapping[str, Builder]):
 # Name on the command line to builder. A builder takes keyword options, each with a default; the compile
 # command offers `level` and `cores` to those that take them.
 KERNELS: Mapping[str, Builder] = _LazyBuilders(
-    {"mlp": "megakernels.mlp.build", "qwen": "megakernels.qwen.build"}
+    {"mlp": "megakernels.mlp.build", "qwen": "megakernels.qwen.build", "k3": "megakernels.k3.build"}
 )

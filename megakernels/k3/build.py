@@ -69,7 +69,7 @@ def state_shapes(plan: StepPlan) -> KernelState:
 
 
 def decode_step(plan: StepPlan, interpret: Any = False) -> Any:
-    """The per-core function: SCALARS, the other operands, the state arrays; returns Results, then the state."""
+    """The per-core function: SCALARS, the other operands, the state; returns Results, then the state."""
     names, state = Operands._fields, [s for s in state_shapes(plan) if s is not None]
     in_hbm = pl.BlockSpec(memory_space=pltpu.HBM)
     results = [

@@ -67,7 +67,7 @@ def positions_of(plan: StepPlan) -> list[int]:
 
 
 def facts(plan: StepPlan, level: str) -> dict[str, Any]:
-    """Facts of a build; bytes and counts are per core and step, those of experts of the scenario's routing."""
+    """Facts of a build; bytes and counts are per core and step, of experts as the scenario routes."""
     p, c = plan, plan.config
     read, written = operand_bytes(p)
     states = ["recurrent", "conv", "cache", *(["correction"] if p.verify else [])]
@@ -93,7 +93,13 @@ def facts(plan: StepPlan, level: str) -> dict[str, Any]:
             for i, n in enumerate(inputs)
         ]
         + [
-            {"index": len(inputs) + i, "name": n, "kind": "output", "read_bytes": 0, "written_bytes": written[n]}
+            {
+                "index": len(inputs) + i,
+                "name": n,
+                "kind": "output",
+                "read_bytes": 0,
+                "written_bytes": written[n],
+            }
             for i, n in enumerate(outputs)
         ],
         "weight_bytes": {name: read[name] for name in p.bytes_per_rank()},
@@ -142,7 +148,7 @@ def scenario(plan: StepPlan) -> dict[str, Any]:
     seeded = routing.uniform(p.config, p.rows, SCENARIO_SEED)
     positions = positions_of(p)
     return {
-        "name": f"position {positions[0]}, routing {seeded.source}, the busiest group of every layer everywhere",
+        "name": f"position {positions[0]}, routing {seeded.source}, every layer's busiest group on all ranks",
         "positions": positions,
         "smem": {"0": [0] * p.rows + positions + [4 if p.verify else 0]},
         "pops": busiest_pops(p.experts, seeded),

@@ -8,9 +8,9 @@ A mixture, as one core sees it; what the ranks tell one another stands on the ri
     routed experts, from the latent          ->  sum over all ranks
     norm; own output columns = y latent_up   ->  output gather, within the host
 
-The router stands on every rank: the experts' weights are on their way while the latent is gathered. Until the
-last of them is requested nothing else is: copies are served in the order of their requests, and the ring holds
-what the mixture needs besides.
+The router stands on every rank: the experts' weights are on their way while the latent is gathered. Until
+the last of them is requested nothing else is: copies are served in the order of their requests, and the ring
+holds what the mixture needs besides.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from megakernels.common.gemv import LANES
 from megakernels.hooks import phase
 from megakernels.k3 import experts, top_k
 from megakernels.k3.mixer import block_of
-from megakernels.k3.plan import ROWS, Matrix
+from megakernels.k3.plan import Matrix
 from megakernels.k3.situ import situ
 from megakernels.k3.step_plan import HALF, Gated
 from megakernels.k3.step_refs import Core

@@ -1,6 +1,6 @@
 """Attention residuals: before every mixer and FFN the running prefix is mixed with snapshots of itself.
 
-    score of a row v = (v . w) / sqrt(mean(v^2) + eps);  shares = softmax over the rows;  out = sum of shares v
+    score of a row v = (v . w) / sqrt(mean(v^2) + eps);  shares = softmax over rows;  out = sum of shares v
 
 Rows are the snapshots taken so far and the prefix. All ranks hold all of them, in float32 with values that
 bfloat16 holds, and compute the same bits. A snapshot's norm is the same in every layer and kept beside it.
@@ -135,7 +135,7 @@ class Residual:
         return jnp.sum(squares, -1, keepdims=True)
 
     def normed(self, squares: jax.Array, weight: Any, rows: Any) -> None:
-        """`rows` = RMS norm of `mixed`, given its sums of squares `[8, 1]`; weight a ref f32 `[1, hidden]`."""
+        """`rows` = RMS norm of `mixed`, of sums of squares `[8, 1]`; weight is a ref f32 `[1, hidden]`."""
         s = self.scratch
         scale = lax.rsqrt(squares * (1.0 / self.hidden) + self.eps)
         for columns in self.strips():

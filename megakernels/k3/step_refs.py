@@ -120,8 +120,18 @@ def staging(plan: StepPlan) -> Staging:
     p, c = plan, plan.config
     f32, bf16, i32 = jnp.float32, jnp.bfloat16, jnp.int32
     vmem, dma = pltpu.VMEM, pltpu.SemaphoreType.DMA
-    frame = {"rows", "mixed", "attended", "ring", "mail", "mail_sent", "mail_arrived", "small_in", "result_out"}
-    unused = dict.fromkeys(frame)
+    frame = {
+        "rows",
+        "mixed",
+        "attended",
+        "ring",
+        "mail",
+        "mail_sent",
+        "mail_arrived",
+        "small_in",
+        "result_out",
+    }
+    unused: dict[str, Any] = dict.fromkeys(frame)
     wide = max(p.moe_in, p.dense_in, key=lambda matrix: matrix.n)
     parts, columns = p.kda.mixer_out.tiles, p.kda.mixer_out.columns
     mesh = mesh_of(p)
@@ -234,7 +244,9 @@ class Core:
             mixer_out=hbm.mixer_out,
         )
         staged = v.mla._replace(rows=v.rows, mixed=v.mixed, small_in=v.mla_small_in)
-        return mixer.Core(self.plan.mla, operands, None, mla_refs.MlaState(self.state.cache), staged, self.weights)
+        return mixer.Core(
+            self.plan.mla, operands, None, mla_refs.MlaState(self.state.cache), staged, self.weights
+        )
 
     @property
     def experts(self) -> experts.ExpertCore:

@@ -82,7 +82,7 @@ class WeightStream:
         return tile
 
     def used(self, stream: Stream, refill: bool = True) -> Stream:
-        """The tile was read for the last time; unless that is put off, request the one that takes its bank."""
+        """The tile was read for the last time: request the one that takes its bank, now or in `refill`."""
         stream = stream._replace(bank=self.ring.following(stream.bank))
         return self.request(stream) if refill else stream
 
@@ -162,11 +162,12 @@ def stack_stream(layers: int, matrices: tuple[Matrix, ...], hbm: Any, ring: Ring
         hbm: Holds the tiles of each under its name, `[layers, tiles, rows, 128]`.
         ring: Where they go.
     """
-    sections = tuple(
-        Section(m, lambda layer, tile, tiles=getattr(hbm, m.name): tiles.at[layer, tile]) for m in matrices
-    )
+
+    def section(matrix: Matrix) -> Section:
+        tiles = getattr(hbm, matrix.name)
+        return Section(matrix, lambda layer, tile: tiles.at[layer, tile])
 
     def following(leg: Any, layer: Any) -> tuple[Any, Any]:
         return jnp.where(layer == layers - 1, 1, leg), layer + 1
 
-    return WeightStream((Leg(sections),), following, ring)
+    return WeightStream((Leg(tuple(section(matrix) for matrix in matrices)),), following, ring)

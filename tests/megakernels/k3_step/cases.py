@@ -47,11 +47,11 @@ def config_for(cores: int, width_ranks: int) -> K3Config:
 
 @functools.cache
 def parameters(config: K3Config, seed: int) -> dict[str, np.ndarray]:
-    """Random weights with a router whose choices have a margin.
+    """Random weights of a model whose choices have margins.
 
     Rounding differs between kernel and reference, and a choice that hangs by a hair would differ with it. So
-    experts come in pairs of opposite rows, and the bias leaves one choice of each row to the data: which of a
-    pair.
+    experts come in pairs of opposite router rows, and the bias leaves one choice of each row to the data,
+    which of a pair; mixtures of snapshots are smooth; some tokens have larger lm_head rows than others.
     """
     stored = random_parameters(config, seed)
     rng = np.random.RandomState(seed)
@@ -61,6 +61,10 @@ def parameters(config: K3Config, seed: int) -> dict[str, np.ndarray]:
         gate[1::2] = -gate[::2]
         pairs = np.repeat(rng.permutation(config.experts // 2), 2)
         stored[f"{prefix}e_score_correction_bias"] = (pairs * 4.0).astype(np.float32)
+    for name in [name for name in stored if name.endswith("res_proj.weight")]:
+        stored[name] = stored[name] * 0.25
+    spread = np.exp2(np.round(2 * rng.standard_normal((config.vocab, 1))))
+    stored["lm_head.weight"] = (stored["lm_head.weight"] * spread).astype(np.float32)
     return stored
 
 
@@ -90,10 +94,12 @@ def expectation(config: K3Config) -> Any:
 class Runner:
     """A compiled step with its weights in place."""
 
-    def __init__(self, plan: StepPlan, seed: int, level: str, dma: str, detect_races: bool) -> None:
+    def __init__(
+        self, plan: StepPlan, stored: dict[str, np.ndarray], level: str, dma: str, detect_races: bool
+    ) -> None:
         self.plan = plan
         self.build, self.places, self.function = compiled(plan, level, dma, detect_races)
-        packed = pack_all(plan, parameters(plan.config, seed))
+        packed = pack_all(plan, stored)
         names = (*SCALARS, *Operands._fields[1:])
         self.weights = [self.put(i, packed[name]) for i, name in enumerate(names) if i >= len(SCALARS)]
 
@@ -138,16 +144,21 @@ def steps(
     detect_races: bool = False,
     level: str = "off",
     seed: int = 0,
+    spoil: str = "",
 ) -> dict[str, Any]:
     """Steps of the kernel beside the reference, from one random state, each on its own tokens.
 
-    Sequence b stands 5 * b tokens further on. accepted: In verify, rows of each step's block to keep.
+    Sequence b stands 5 * b tokens further on. accepted: In verify, rows of each step's block to keep. spoil:
+    Name of a tensor that is changed for the kernel only.
     """
     cores = sizes.get("hosts", 1) * sizes.get("members", 1)
     config = config_for(cores, sizes.get("width_ranks", 1))
     plan = StepPlan(config, capacity=64, cache_tile=32, **sizes)
-    runner = Runner(plan, seed, level, dma, detect_races)
-    weights = reference.load(config, parameters(config, seed), jnp.bfloat16)
+    stored = dict(parameters(config, seed))
+    weights = reference.load(config, stored, jnp.bfloat16)
+    if spoil:
+        stored[spoil] = stored[spoil] + 0.5 * np.sign(stored[spoil])
+    runner = Runner(plan, stored, level, dma, detect_races)
     expect = expectation(config)
     state = random_state(config, plan.batch, plan.capacity, seed)
     ours = kernel_state(plan, state)
@@ -159,7 +170,9 @@ def steps(
     for number in range(count):
         tokens = rng.randint(0, config.vocab, (1, 8) if plan.verify else (plan.batch, 1))
         next_tokens, logits, aux, *ours = runner.step(tokens.reshape(-1), positions, kept, ours)
-        want, block = expect(weights, state, jnp.asarray(tokens, jnp.int32), jnp.asarray(positions, jnp.int32))
+        want, block = expect(
+            weights, state, jnp.asarray(tokens, jnp.int32), jnp.asarray(positions, jnp.int32)
+        )
         want_logits = np.asarray(want.logits).reshape(plan.rows, -1)
         got = logits_of(plan, logits)
         found["logits"].append(difference(got, want_logits))
