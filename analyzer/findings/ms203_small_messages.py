@@ -9,6 +9,8 @@ from analyzer.findings.base import MEDIUM, Context, Finding, Rule
 from analyzer.replay import Edit
 from analyzer.units import duration, size
 
+PAUSE = 1.5  # times the cost of a message: with more between two, they are not back to back
+
 
 def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     cost, rate = context.parameters.get("ici.send.cost"), context.parameters.get("ici.link.bandwidth")
@@ -27,6 +29,9 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     places: dict[str, list[tuple[int, int, int]]] = {}  # place -> (round, messages, peers)
     for number in np.unique(rounds_of).tolist():
         of_round = table[rounds_of == number]
+        # Only what leaves back to back delays the last message; collectives sent earlier are out already.
+        pauses = np.flatnonzero(np.diff(view.starts(of_round)) > PAUSE * cost * 1e12)
+        of_round = of_round.iloc[int(pauses[-1]) + 1 if len(pauses) else 0 :]
         by_peer = of_round.groupby("queue").size()
         if int(by_peer.max()) > 1 and number < len(waits):
             place = view.place_key(
@@ -76,8 +81,8 @@ RULE = Rule(
     title="Small messages to one peer in one round",
     family="Collectives",
     sees=(
-        "In one round of communication a core sends several messages to the same peer, each smaller than"
-        " what a link moves in the time that sending one costs."
+        "In one round of communication a core sends several messages back to back to the same peer, each"
+        " smaller than what a link moves in the time that sending one costs."
     ),
     costs="Each message costs its sender time, one after the other; the last leaves that much later.",
     example="for row in range(8): remote_copy(x.at[row], peer).start()",
