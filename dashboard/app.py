@@ -8,7 +8,7 @@ from typing import Any
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, set_props
 
 from analyzer.errors import MegascopeError
-from dashboard import components, security, text
+from dashboard import components, export_route, security, text
 from dashboard.context import Context, split
 from dashboard.jobs import Jobs
 from dashboard.library import Library
@@ -73,6 +73,7 @@ def create_app(
     app.layout = shell()
     _register(app, context)
     timeline_data.register(app.server, context)
+    export_route.register(app, context, PAGES, token)
     security.guard(app.server, host, token)
     app.server.config["SCRIPT_HASHES"] = app.csp_hashes()
     return app
@@ -98,6 +99,7 @@ def shell() -> html.Div:
                     html.A("Megascope", href="/", className="brand"),
                     html.Div(id="capture-name", className="capture-name"),
                     html.Nav(id="pages", className="pages"),
+                    html.Button("Save", id="save-page", title="Save this page as one HTML file"),
                     html.Button("Dark", id="theme-toggle", title="Switch between light and dark"),
                 ],
                 className="top",

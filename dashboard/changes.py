@@ -76,7 +76,7 @@ def bars_spec(entries: list[dict[str, Any]], title: str, theme: Theme, limit: in
     if not known:
         return words_spec(f"No change in {title}", theme)
     values = [e["change"] / MICROSECOND for e in known]
-    reach = 1.3 * max(map(abs, values))  # room for the numbers beside the bars
+    reach = 1.55 * max(map(abs, values))  # room for the numbers beside the bars
     limits = [-reach if min(values) < 0 else 0, reach if max(values) > 0 else 0]
     names = [
         text.plain(str(e["what"]).removesuffix("_ps").replace("_", " "), 32) or "no phase" for e in known

@@ -69,7 +69,7 @@ def render_html(loaded: Loaded, core: int | None = None) -> str:
     data = {"levels": levels(loaded, core), "colours": _colour_pairs()}
     parts = {
         "TITLE": html.escape(text.shorten(loaded.title, 80)),
-        "STYLE": _asset("style.css"),
+        "STYLE": asset("style.css"),
         "PLOTLY": _plotly(),
         "SCRIPT": _asset_text("export.js"),
         "PROVENANCE": html.escape(loaded.provenance),
@@ -106,7 +106,8 @@ def _asset_text(name: str) -> str:
     return (files("dashboard") / "templates" / name).read_text(encoding="utf-8")
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """The text of one of the files that the pages load."""
     return (files("dashboard") / "assets" / name).read_text(encoding="utf-8")
 
 

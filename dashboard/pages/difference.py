@@ -112,8 +112,10 @@ def register(app: Dash, context: Context) -> None:
             return error_panel(error)
         obstacles = [text.shorten(o, 200) for o in diff["obstacles"]]
         warnings = [html.P(f"Not quite comparable: {o}", className="warning") for o in obstacles]
+        names = [text.shorten(context.library.path(i).name, 60) for i in (context.identity(pathname), other)]
         return [
             html.P(changes.headline(diff) + f" Times are {diff['provenance']}.", className="verdict"),
+            html.P(f"Before: {names[0]}. After: {names[1]}.", className="note"),
             *warnings,
             html.Div(
                 [

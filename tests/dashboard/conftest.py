@@ -56,6 +56,65 @@ def loader(step):
     return load
 
 
+FINDING = {
+    "id": "MS101",
+    "title": "Made <b>up</b> \u202e🔥",
+    "time_ps": 5_000_000,
+    "saving_ps": 2_000_000,
+    "share": 0.01,
+    "confidence": "medium",
+    "provenance": "modelled",
+    "source": "mlp.py:78",
+    "bundles": [0x220, 0x220],
+    "phase": "all-reduce",
+    "layers": [0, 1],
+    "count": 16,
+    "evidence": ["evidence <script>alert(1)</script>"],
+    "might_be_wrong_because": "it is made up",
+    "try": "nothing",
+    "verify_with": "nothing",
+    "saving_basis": "none",
+}
+
+
+@pytest.fixture(scope="session")
+def complete():
+    """`complete(report, factor)`: the report with what the overview, the diff and the what-if read."""
+    return _complete
+
+
+def _complete(report, factor):
+    """The report with what the overview, the diff and the what-if read."""
+    step = report["step"] | {
+        "time_ps": int(report["step"]["time_ps"] * factor),
+        "verdict": "bound by HBM bandwidth",
+        "critical_path": {"hbm_bytes_ps": 700_000_000, "collectives_ps": 200_000_000},
+        "executed_bundles": 1000,
+        "static_bundles": 100,
+    }
+    return report | {
+        "step": step,
+        "capture": report["capture"] | {"batch": 8, "model": "kimi-k3"},
+        "ici": {"exposed_wait_ps": 5, "exposed_phases": 1, "messages": 2, "sent_bytes": 3},
+        "vmem": {"used_bytes": 30 << 20, "capacity_bytes": 64 << 20},
+        "phases": [],
+        "findings": [FINDING],
+        "scenario": {"name": "default", "assumed_values": []},
+    }
+
+
+@pytest.fixture(scope="session")
+def rich(step, loader):
+    """A loader of made-up captures that have findings, a critical path and a report to compare."""
+    from dashboard.loading import from_parts
+
+    def load(path: Path):
+        made = loader(path)
+        return from_parts(path.name, *step, _complete(made.report, 1.25 if path.name == "slow" else 1.0))
+
+    return load
+
+
 @pytest.fixture
 def captures(tmp_path):
     """`captures(*names)` -> folders that look like captures, all in one folder."""

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from dashboard.export import levels, render_html, write_html
+from dashboard.export_page import export_page
+from dashboard.headless import Headless, address
 from dashboard.loading import from_parts
 
 
@@ -56,3 +58,94 @@ def test_hostile_names_cannot_inject(step):
 def test_unknown_numbers_are_unknown(step):
     page = render_html(from_parts("x", *step, {}))
     assert re.search(r'HBM utilization</span><span class="fact-value">unknown<', page)
+
+
+@pytest.fixture
+def app(captures, rich):
+    """(dashboard of two captures, id of the first)."""
+    from dashboard.app import create_app
+    from dashboard.library import identify
+
+    paths = captures("mlp", "slow")
+    return create_app(paths, loader=rich), identify(paths[0])
+
+
+def exported(app, loaded, page, **options):
+    """(text of the exported page, its figures as place -> figure)."""
+    made = export_page(app[0], loaded, app[1], page, page.capitalize(), **options)
+    found = re.search(r'id="figures">(.*?)</script>', made, re.S)
+    return made, json.loads(found.group(1)) if found else []
+
+
+@pytest.mark.parametrize("page", ["overview", "findings", "vmem", "collectives", "whatif", "diff", "post"])
+def test_every_page_can_be_a_file(app, loaded, page):
+    made, figures = exported(app, loaded, page)
+    markup = re.sub(r"<(script|style)\b.*?</\1>", "", made, flags=re.S)
+    assert not re.search(r"""\b(src|href)=["'](?!data:)""", markup), "nothing is fetched"
+    assert not re.search(r"<(button|input|select)\b", markup), "controls that would do nothing"
+    assert "default-src 'none'" in made
+    assert f'<div class="page page-{page}"' in markup
+    assert all(f'id="{figure["place"]}"' in markup for figure in figures)
+    assert bool(figures) == (page in {"overview", "vmem", "collectives"})
+
+
+def test_an_exported_figure_is_the_one_of_the_page(app, loaded, rich):
+    from dashboard.palette import DARK
+    from dashboard.summary import gauge_spec
+    from dashboard.wire import wire
+
+    _, figures = exported(app, loaded, "overview", theme="dark")
+    assert {"data": figures[0]["data"], "layout": figures[0]["layout"]} == json.loads(
+        json.dumps(wire(gauge_spec(rich(Path("mlp")).report, DARK)))
+    )
+
+
+def test_what_was_chosen_is_what_is_exported(app, loaded):
+    (other,) = [o["value"] for o in Headless(app[0], address(app[1], "diff"))._prop("diff-other", "options")]
+    made, figures = exported(app, loaded, "diff", values={"diff-other": other, "no-such": 1, "url": "/x"})
+    assert "longer" in made
+    assert len(figures) == 2
+    made, _ = exported(app, loaded, "diff")
+    assert "Choose the capture" in made
+
+
+def test_hostile_words_stay_words_in_every_file(captures, step):
+    from dashboard.app import create_app
+    from dashboard.library import identify
+
+    bad = "</script><img src=x onerror=alert(1)>"
+    report = {
+        "step": {"time_ps": 5, "verdict": bad},
+        "notes": [bad],
+        "findings": [],
+        "capture": {"chip": bad},
+    }
+    made = from_parts(bad, *step, report)
+    (path,) = captures("bad")
+    app = (create_app([path], loader=lambda _: made), identify(path))
+    page, _ = exported(app, made, "overview")
+    assert "<img src=x" not in page
+    assert "&lt;img src=x onerror=alert(1)&gt;" in page
+
+
+def test_the_route_hands_out_files_and_says_what_is_wrong(app):
+    client = app[0].server.test_client()
+    good = client.post("/_export", json={"path": address(app[1], "findings")}, base_url="http://127.0.0.1")
+    assert good.status_code == 200
+    assert good.headers["Content-Disposition"].startswith("attachment")
+    assert b"page-findings" in good.data
+    gone = client.post("/_export", json={"path": "/nothing/overview"}, base_url="http://127.0.0.1")
+    assert gone.status_code == 404
+    assert "no capture here has that name" in gone.get_data(as_text=True)
+    assert client.post("/_export", data=b"\xff{", base_url="http://127.0.0.1").status_code == 404
+    assert client.post("/_export", json={}, base_url="http://evil.example").status_code == 403
+
+
+def test_a_dashboard_with_a_token_exports_too(captures, rich):
+    from dashboard.app import create_app
+    from dashboard.library import identify
+
+    (path,) = captures("mlp")
+    app = create_app([path], host="0.0.0.0", token="secret", loader=rich)
+    page = export_page(app, rich(path), identify(path), "findings", "Findings", token="secret")
+    assert 'class="page page-findings"' in page
