@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -245,7 +246,7 @@ def build():
     @pytest.mark.parametrize(
         ("target", "options", "said"),
         [
-            ("nosuch", {}, "no kernel 'nosuch'. Kernels: mlp"),
+            ("nosuch", {}, "no kernel 'nosuch'. Kernels: .*mlp"),
             ("mlp", {"nosuch": 1}, "takes no option nosuch. Options of this kernel: .*layers"),
             ("mlp", {"ffn": 1000}, "ffn is 1000"),
             ("mlp", {"layers": "abc"}, "layers is 'abc'; it must be a whole number"),
@@ -280,7 +281,9 @@ def build():
     def test_timeout(self, user_file: UserFile, tmp_path: Path) -> None:
         target = user_file("def build(): time.sleep(60)")
         wanted = CompileRequest(target=target, topology=parse_topology(None), timeout_seconds=2.5)
-        assert "no result after 2.5 s (stage 'build')" in str(refusal(wanted, tmp_path / "out"))
+        said = str(refusal(wanted, tmp_path / "out"))
+        # On a busy machine the time can be over before build() is reached.
+        assert re.search(r"no result after 2.5 s \(stage '(start|topology|load|build)'\)", said)
 
 
 class TestNoDump:
