@@ -334,9 +334,14 @@ def gate_up(core: ExpertCore, slot: Any, row: Any, turn: int) -> jax.Array:
 def activated(core: ExpertCore, sums: jax.Array) -> jax.Array:
     """SiTU of what `gate_up` gives, rounded as the model does: bf16 `[1, 128]`."""
     c = core.plan.config
-    both = jnp.sum(sums, axis=0, keepdims=True).astype(jnp.bfloat16).astype(jnp.float32)
-    value = situ(both[:, :LANES], both[:, LANES:], c.gate_cap, c.up_cap)
-    return value.astype(jnp.bfloat16)
+    gate, up = sums[:, :LANES], sums[:, LANES:]
+    # Both are added up in one register, gate in the upper half of it: sublanes 3 and 7 hold the sums.
+    upper = lax.broadcasted_iota(jnp.int32, gate.shape, 0) < fp4.GROUPS // 2
+    both = jnp.where(upper, gate + pltpu.roll(gate, 4, 0), up + pltpu.roll(up, 4, 0))
+    both = both + pltpu.roll(both, 2, 0)
+    both = both + pltpu.roll(both, 1, 0)
+    both = both.astype(jnp.bfloat16).astype(jnp.float32)
+    return situ(both[3:4], both[7:8], c.gate_cap, c.up_cap).astype(jnp.bfloat16)
 
 
 def down(core: ExpertCore, slot: Any, inner: jax.Array, block: int) -> list[jax.Array]:
