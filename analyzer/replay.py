@@ -29,6 +29,7 @@ class Edit:
         no_latency: spans of copies whose bytes move as soon as their queue is free.
         shorten: (stretches of time, share of the work's time that is kept there), disjoint.
         trim: span of a wait for messages -> picoseconds that it is shorter.
+        shrink: span of a copy -> share of its bytes that is still moved.
         issue_at: span of a copy -> moment of the original step at which it is issued instead.
     """
 
@@ -38,6 +39,7 @@ class Edit:
     shorten: tuple[tuple[Intervals, float], ...] = ()
     issue_at: Mapping[int, int] = field(default_factory=dict)
     trim: Mapping[int, int] = field(default_factory=dict)
+    shrink: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +89,10 @@ class Replayer:
             if event < copies:
                 latency = 0 if self.copy_span[event] in edit.no_latency else self.copy_latency[event]
                 queue = self.copy_queue[event]
-                finish = max(now + latency, ready.get(queue, 0)) + self.copy_length[event]
+                length = self.copy_length[event]
+                if edit.shrink:
+                    length = round(length * edit.shrink.get(self.copy_span[event], 1.0))
+                finish = max(now + latency, ready.get(queue, 0)) + length
                 ready[queue] = end[event] = finish
                 last = max(last, finish)
                 continue

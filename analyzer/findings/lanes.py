@@ -4,8 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzer.findings.code import Code, CodeLoop
+from analyzer.llo.occupancy import COLUMNS
 from analyzer.llo.program import Unit
 
+BUSY = 0.5  # of a kind of slot: with more in use the bundle is no wait
 # Pops closer than this drain what was sent together: the bundles between them count as waiting.
 _BURST = 8
 
@@ -17,7 +19,7 @@ def crosses(code: Code) -> NDArray[np.bool_]:
 
 
 def pending(code: Code, loop: CodeLoop) -> NDArray[np.int64]:
-    """The loop's own bundles from a cross-lane instruction to the pop of its result, both included."""
+    """The loop's own bundles from a cross-lane instruction to the pop of its result that do little else."""
     named = [opcode.startswith("vpop") and ".xlu" in opcode for opcode in code.program.opcodes]
     pops = np.array(named, dtype=bool)[code.program.instruction_opcode]
     mine = code.of_loop(loop)[code.bundle_of]
@@ -31,4 +33,8 @@ def pending(code: Code, loop: CodeLoop) -> NDArray[np.int64]:
     np.add.at(edges, popped[burst], 1)
     np.add.at(edges, popped[burst + 1] + 1, -1)
     awaited = np.cumsum(edges[:-1]) > 0
-    return loop.own[awaited[loop.own]]
+    # Where other slots are busy meanwhile, nothing stands still.
+    use = code.occupancy / code.capacity
+    use[:, [COLUMNS.index("XLU"), COLUMNS.index("VPOP")]] = 0
+    idle = use.max(axis=1) <= BUSY
+    return loop.own[awaited[loop.own] & idle[loop.own]]

@@ -103,7 +103,8 @@ RULE = Rule(
     example="ring.wait(tile); use(tile); ring.start(tile + 1)  # distance 1 in a ring of 12 buffers",
     advice=(
         "Issue the copy where its buffer becomes free: raise the prefetch distance to the depth of "
-        "the ring, or move the start before independent work."
+        "the ring, or move the start before independent work. Copies that a grid or emit_pipeline issues "
+        "have no line: give those operands more buffers, pipeline_mode=pl.Buffered(3)."
     ),
     verify="Compile again and run: megascope diff CAPTURE NEW",
     doubt=(

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from analyzer import intervals, metrics
 from analyzer.findings.base import LOW, Context, Finding, Rule
 from analyzer.replay import Edit
@@ -67,7 +69,7 @@ def _place(context: Context, phase: str) -> tuple[str, tuple[int, int] | None]:
     for loop in context.code.loops:
         if bundles[0] <= loop.first <= loop.last <= bundles[1]:
             return context.code.matrix_source(loop), (loop.first, loop.last)
-    return "", bundles
+    return context.code.source_of(np.arange(bundles[0], bundles[1] + 1)), bundles
 
 
 RULE = Rule(

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from analyzer.findings.base import MEDIUM, Context, Finding, Rule
 from analyzer.findings.ms502_padded_operand import padded_bytes
+from analyzer.replay import Edit
 from analyzer.timeline import Track
 from analyzer.units import duration, size
 from analyzer.view import bundle_range, on
@@ -20,17 +21,21 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
             continue
         excess = read - operand.size_bytes
         time = round(excess / context.hbm_rate * 1e12)
-        if not context.significant(time):
-            continue
         mine = reads[(reads["operand"] == operand.index).fillna(False).to_numpy(dtype=bool)]
+        once = operand.size_bytes / read
+        saving, basis = context.priced(Edit(shrink=dict.fromkeys(mine["span"].tolist(), once)))
+        if not context.significant(time if saving is None else saving):
+            continue
         largest = mine.groupby("source")["bytes"].sum().idxmax() if len(mine) else ""
         rows = mine[mine["source"] == largest]
         name = str(mine["name"].iloc[0]) if len(mine) else ""
         yield rule.finding(
             context,
             time_ps=time,
-            saving_ps=time,
-            saving_basis="bound: the excess bytes at HBM's rate; less if HBM does not bound the step",
+            saving_ps=saving,
+            saving_basis="replayed with as many bytes copied as the operand has"
+            if saving is not None
+            else basis,
             confidence=MEDIUM,
             provenance="modelled",
             source=str(largest),
@@ -53,7 +58,10 @@ RULE = Rule(
     sees="The copies of a step read more bytes of an HBM operand than it has.",
     costs="In a decode step each weight is needed once; every further read costs its bytes again.",
     example="for half in (0, 1): use(weights, x[half])  # streams all weights twice",
-    advice="Use each tile for all rows while it is in VMEM; keep what is small and needed often in VMEM.",
+    advice=(
+        "Use each tile for all rows while it is in VMEM; keep what is small and needed often in VMEM; in a"
+        " blocked product, larger blocks read each operand less often."
+    ),
     verify="megascope report CAPTURE --format json, field hbm.read_bytes, against the size of the weights",
     doubt=(
         "An activation that changes during the step, or an embedding table of which few rows are read"

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from analyzer.findings.base import MEDIUM, Context, Finding, Rule
 from analyzer.llo.program import HbmOperand
+from analyzer.replay import Edit
 from analyzer.timeline import Track
 from analyzer.units import duration, size
 from analyzer.view import bundle_range, on
@@ -30,15 +31,17 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
         excess = round(read * (1 - operand.size_bytes / padded))
         time = round(excess / context.hbm_rate * 1e12)
         mine = reads[(reads["operand"] == operand.index).fillna(False).to_numpy(dtype=bool)]
-        if not context.significant(time) or not len(mine):
+        share = operand.size_bytes / padded
+        saving, basis = context.priced(Edit(shrink=dict.fromkeys(mine["span"].tolist(), share)))
+        if not len(mine) or not context.significant(time if saving is None else saving):
             continue
         largest = str(mine.groupby("source")["bytes"].sum().idxmax())
         rows = mine[mine["source"] == largest]
         yield rule.finding(
             context,
             time_ps=time,
-            saving_ps=time,
-            saving_basis="bound: the padding at HBM's rate; less if HBM does not bound the step",
+            saving_ps=saving,
+            saving_basis="replayed without the bytes of the padding" if saving is not None else basis,
             confidence=MEDIUM,
             source=largest,
             bundles=bundle_range(rows["bundle_first"].iloc[0], rows["bundle_last"].iloc[-1]),

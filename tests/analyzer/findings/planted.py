@@ -70,6 +70,8 @@ def kernel(fault, x_hbm, bias_hbm, w_hbm, out_hbm, trail_hbm, *scratch):
     if fault != "ramp":
         for t in range(depth):
             tile(t).start()
+            if fault == "twice":
+                tile(t).start()
     barrier()
     if fault not in DEPTHS:
         first.start()
@@ -109,6 +111,8 @@ def kernel(fault, x_hbm, bias_hbm, w_hbm, out_hbm, trail_hbm, *scratch):
         if fault == "behind":
             early.start()  # PLANT behind
         tile(t).wait()
+        if fault == "twice":
+            tile(t).wait()
         if fault.startswith("behind"):
             early.wait()
         if fault == "pushes":
@@ -132,6 +136,8 @@ def kernel(fault, x_hbm, bias_hbm, w_hbm, out_hbm, trail_hbm, *scratch):
             @pl.when(t + depth < TILES)
             def _():
                 tile(t + depth).start()
+                if fault == "twice":
+                    tile(t + depth).start()  # PLANT twice
 
         if fault == "urgent":
             copy.start()  # PLANT urgent
@@ -174,10 +180,6 @@ def kernel(fault, x_hbm, bias_hbm, w_hbm, out_hbm, trail_hbm, *scratch):
     if fault.startswith("spills"):
         spill(acc, 8 if fault == "spills_split" else 1)
     with phase("tiles") if fault.startswith("push") else nullcontext():
-        lax.fori_loop(0, TILES, one_tile, 0)
-    if fault == "twice":
-        for t in range(depth):
-            tile(t).start()
         lax.fori_loop(0, TILES, one_tile, 0)
     if fault == "store_late":
         for slot in range(depth):

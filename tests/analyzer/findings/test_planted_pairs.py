@@ -73,7 +73,7 @@ PAIRS = [
     unit("MS404", "never", within=None),
     unit("MS405", "straight", within=None, overrides={"fetch_resident": "256"}),
     unit("MS406", "overhead"),
-    Pair("MS501", "twice", line=ISSUE),
+    Pair("MS501", "twice", line="tile(t + depth).start()"),
     unit("MS502", "padded"),
     Pair("MS601", "uneven", line="acc[...] = lax.fori_loop(0, value", cores="all"),
 ]
