@@ -76,23 +76,25 @@ def _of_kind(
     time = code.time_ps(holding & mine)
     if not context.significant(time):
         return None
-    most, basis = context.priced(Edit(shorten=code.without(holding & mine)))
-    if most is not None and not context.significant(most):
+    hidden, _ = context.priced(Edit(shorten=code.without(holding & mine)))
+    if hidden is not None and not context.significant(hidden):
         return None  # hidden behind HBM or messages
     only = code.only(spilled) & mine
-    saving, _ = context.priced(Edit(shorten=code.without(only)))
-    saves = saving is not None and context.significant(saving)
-    if saves:
-        basis = "replayed without the bundles that hold only spills and fills, at most"
-    elif saving is not None:
+    # What the loop would be without them no bundle tells: the compiler would move values, or order its work
+    # anew. On planted pairs bundles of only spills were 30 to 40 % more than what was gained.
+    gain, _ = context.priced(Edit(shorten=code.without(only)))
+    if gain is not None and not context.significant(gain):
         basis = "not estimated: the spills ride in bundles that do other work"
+    else:
+        most = "" if gain is None else f"; without the bundles of only spills {duration(gain)} less, at most"
+        basis = f"not estimated: the compiler would order the loop anew{most}"
     return rule.finding(
         context,
         title=kind.title,
         advice=kind.advice,
         verify=kind.verify.replace("CAPTURE", context.target),
         time_ps=time,
-        saving_ps=saving if saves else None,
+        saving_ps=None,
         saving_basis=basis,
         confidence=LOW,
         source=loop.source,
@@ -127,6 +129,6 @@ RULE = Rule(
     example="acc = [zeros() for _ in range(80)]  # 80 live vector registers and more",
     advice="Keep fewer values live: smaller blocks, fewer accumulators, shorter unrolling.",
     verify=VECTOR.verify,
-    doubt="Most spills share a bundle with useful work and cost nothing; only their own bundles are priced.",
+    doubt="Most spills share a bundle with useful work and cost nothing.",
     look=_look,
 )

@@ -16,13 +16,13 @@ from analyzer import analysis  # noqa: E402
 # planted.py: one fault of a streaming kernel on 8 cores, and what it is compared with.
 STREAM = (
     "none", "urgent", "urgent_first", "store", "store_late", "ramp", "exchange", "pieces", "barrier",
-    "behind", "behind_first", "spills", "spills_split", "division", "bounds", "no_bounds", "twice",
+    "behind", "behind_first", "division", "bounds", "no_bounds", "twice",
     "shallow", "deep", "pause", "pause_deep", "uneven", "pushes", "pushed_once", "vector",
 )  # fmt: skip
 # planted_units.py: work of one core, with the fault and ("+good") without.
 UNITS = (
     "convert", "transpose", "reduce", "idle_mxu", "overhead", "straight", "small", "padded", "one_mxu",
-    "never",
+    "spills", "never",
 )  # fmt: skip
 
 

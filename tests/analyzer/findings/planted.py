@@ -177,8 +177,6 @@ def kernel(fault, x_hbm, bias_hbm, w_hbm, out_hbm, trail_hbm, *scratch):
         many_small_copies(bias_hbm, bias, bias_sem)
     if fault == "vector":
         arithmetic(acc)
-    if fault.startswith("spills"):
-        spill(acc, 8 if fault == "spills_split" else 1)
     with phase("tiles") if fault.startswith("push") else nullcontext():
         lax.fori_loop(0, TILES, one_tile, 0)
     if fault == "store_late":
@@ -220,20 +218,6 @@ def many_small_copies(bias_hbm, bias, bias_sem):
 
     lax.fori_loop(0, 2000, lambda t, _: copy(t).start(), None)  # PLANT bounds
     lax.fori_loop(0, 2000, lambda t, _: copy(t).wait(), None)
-
-
-def spill(acc, passes):
-    """More live vectors than there are registers, in a loop; or the same in several passes, with fewer."""
-
-    def turn(_, blocks):
-        second, third = blocks[1:] + blocks[:1], blocks[2:] + blocks[:2]
-        return tuple(a * b + c for a, b, c in zip(blocks, second, third, strict=True))  # PLANT spills
-
-    blocks = tuple(acc[:, i % 4 * 128 : i % 4 * 128 + 128] * (i + 1.0) for i in range(48))  # PLANT spills
-    blocks = [b + float(i) for i, b in enumerate(blocks * 2)]
-    # Pallas lowers equal equations once: those of the loop may carry the line of the first multiplication.
-    for own in (tuple(blocks[i::passes]) for i in range(passes)):
-        acc[:, :128] += sum(lax.fori_loop(0, 600, turn, own))  # PLANT spills
 
 
 def build(fault: str = "none"):

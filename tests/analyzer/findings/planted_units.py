@@ -101,6 +101,18 @@ def marked(x, w, acc, turns, hidden, fetch=None):
         fetch(t).wait()
 
 
+def spill(x, w, acc, turns, few):
+    """More values live through a loop than there are registers; or a quarter of them in four loops."""
+    blocks, passes = x.shape[0] // 8, 4 if few else 1
+
+    def turn(_, live):
+        return tuple(block * 1.0001 + 0.5 for block in live)
+
+    for first in range(passes):
+        own = tuple(x[i * 8 : i * 8 + 8] * (i + 1.5) for i in range(first, blocks, passes))
+        acc[first * 8 : first * 8 + 8] = sum(lax.fori_loop(0, turns, turn, own))  # PLANT spills
+
+
 def straight(x, w, acc, turns, rolled):
     """A long body written out; or the same work in an inner loop."""
 
@@ -176,6 +188,7 @@ BODIES = {
     "idle_mxu": (idle_matrix_units, (BF16, (ROWS, SIDE)), BF16, (ROWS, SIDE), 96),
     "overhead": (overhead, (F32, (256, 128)), BF16, (256, 128), 4000),
     "marked": (marked, (F32, (256, 256)), BF16, (256, 256), 400),
+    "spills": (spill, (F32, (768, 128)), BF16, (768, 128), 300),
     "straight": (straight, (F32, (256, 128)), BF16, (256, 128), 40),
     "pushes": (pushes, (BF16, (ROWS, SIDE)), {False: BF16, True: FP8}, (ROWS, SIDE), 200),
     "small": (nothing, (F32, (256, 8, 128)), BF16, (ROWS, SIDE), 0),
