@@ -7,6 +7,7 @@ time at which it stands.
 """
 
 from collections.abc import Mapping, Sequence
+from heapq import heappop, heappush
 
 from analyzer.errors import UnsupportedProgramError
 from analyzer.machine import Machine
@@ -82,6 +83,8 @@ def run_all(
         chosen = RunOptions(given.start, flags, given.without, given.hops)
         runs.append(CoreRun(compiled, trace, issue, machine, chosen))
 
+    changed: dict[int, CoreRun] = {}  # stopped cores whose wait may now be satisfied, or earlier
+
     def deliver(message: Message) -> None:
         if message.peer >= len(runs):
             raise UnsupportedProgramError(
@@ -89,18 +92,34 @@ def run_all(
                 f"core {message.sender} sends to core {message.peer}, and {len(runs)} cores take part",
                 "Give the number of devices in the scenario",
             )
-        runs[message.peer].receive(message)
+        peer = runs[message.peer]
+        peer.receive(message)
+        if peer.blocked_on is not None and peer.blocked_on[0] == message.flag:
+            changed[message.peer] = peer
 
     for run in runs:
         run.deliver = deliver
-    waiting = [run for run in runs if not run.run()]
+    waiting = {run.core.rank: run for run in runs if not run.run()}
+    changed |= waiting
+    ready: list[tuple[float, int, int]] = []  # when a core goes on, its rank, where it stood; old ones too
+    known: dict[int, tuple[float, int, int]] = {}
     while waiting:
-        ready = [(time, run.core.rank, run) for run in waiting if (time := run.wake_time()) is not None]
+        for rank, run in changed.items():
+            time = run.wake_time()
+            if time is not None:
+                known[rank] = (time, rank, run.position)
+                heappush(ready, known[rank])
+        changed.clear()
+        while ready and known.get(ready[0][1]) != ready[0]:
+            heappop(ready)
         if not ready:
-            _deadlock(compiled, waiting)
-        _, _, chosen_run = min(ready, key=lambda r: r[:2])
-        if chosen_run.run(decided=True):
-            waiting.remove(chosen_run)
+            _deadlock(compiled, list(waiting.values()))
+        rank = heappop(ready)[1]
+        del known[rank]
+        if waiting[rank].run(decided=True):
+            del waiting[rank]
+        else:
+            changed[rank] = waiting[rank]
     _check_balance(compiled, runs)
     return runs
 

@@ -107,7 +107,7 @@ class IssueModel:
         rate = machine["fetch.bandwidth"]
         self.fetch_cycles = machine["issue.clock"] / rate if rate else 0.0
         self.resident = machine["fetch.resident"]
-        self._known: dict[tuple[int, State, bool], BlockCycles] = {}
+        self.known: dict[tuple[int, State, bool], BlockCycles] = {}
 
     def new_fetch(self) -> Fetch | None:
         """Fresh residency of code for one core, or None where fetching costs nothing."""
@@ -116,9 +116,9 @@ class IssueModel:
     def block(self, index: int, state: State, cold: bool = False) -> BlockCycles:
         """Cycles of a block entered with `state` (cycles each port is still held); cold: not resident."""
         key = (index, state, cold)
-        found = self._known.get(key)
+        found = self.known.get(key)
         if found is None:
-            found = self._known[key] = self._compute(index, state, self.fetch_cycles if cold else 0.0)
+            found = self.known[key] = self._compute(index, state, self.fetch_cycles if cold else 0.0)
         return found
 
     def _compute(self, index: int, state: State, fetch_cycles: float) -> BlockCycles:

@@ -73,14 +73,17 @@ class Scopes:
     def __init__(self, contexts: list[tuple[str, int | None]]) -> None:
         self.contexts = contexts
         self.known = {context: i for i, context in enumerate(contexts)}
-        self.stack: list[tuple[str, int | None]] = []
+        self.stack: list[tuple[str, int | None, str]] = []  # name, layer around it, phase path with it
         self.value_scope = False
         self.layer: int | None = None
         self.low = 0
 
     def start(self, name: str) -> int:
         """A scope begins."""
-        self.stack.append((name, self.layer))
+        path = self.stack[-1][2] if self.stack else ""
+        if name and name != self.LAYER:
+            path = f"{path}/{name}" if path else name
+        self.stack.append((name, self.layer, path))
         return self.current()
 
     def end(self, name: str) -> int:
@@ -109,8 +112,7 @@ class Scopes:
 
     def current(self) -> int:
         """Index of the context that now holds."""
-        phase = "/".join(name for name, _ in self.stack if name and name != self.LAYER)
-        context = (phase, self.layer)
+        context = (self.stack[-1][2] if self.stack else "", self.layer)
         index = self.known.get(context)
         if index is None:
             index = self.known[context] = len(self.contexts)

@@ -58,7 +58,7 @@ class Simulation:
     """One modelled step.
 
     Attributes:
-        build_timeline, build_residency, build_stories: make `timeline`, `residency` and `stories`
+        build_timeline, build_residency, build_stories, build_phase_ps: make what they are called after
             when first asked for; the first also gives the spans of each core's transfers and stalls.
         step_time_ps: end of the last core's program.
         executed: int64[B], executions of each bundle on core 0 of the timeline.
@@ -67,7 +67,6 @@ class Simulation:
         operand_bytes: HBM operand index -> (bytes read, bytes written) by core 0.
         messages, sent_bytes: remote copies and signals sent by core 0.
         exposed_wait_ps: phase -> stalled time of core 0. phases: every phase path of core 0.
-        phase_ps: phase path -> time inside it, all entries together, of the core that spends most in it.
         notes: what a reader must know.
     """
 
@@ -85,7 +84,7 @@ class Simulation:
     sent_bytes: int
     exposed_wait_ps: dict[str, int]
     phases: tuple[str, ...]
-    phase_ps: dict[str, int]
+    build_phase_ps: Callable[[], dict[str, int]]
     scenario: ScenarioRecord
     machine: Machine
     core_end_ps: dict[int, int]
@@ -102,6 +101,11 @@ class Simulation:
     def timeline(self) -> pd.DataFrame:
         """Table of spans (analyzer/timeline.py) of all simulated cores."""
         return self._built[0]
+
+    @cached_property
+    def phase_ps(self) -> dict[str, int]:
+        """Phase path -> time inside it, all entries together, of the core that spends most in it."""
+        return self.build_phase_ps()
 
     @cached_property
     def residency(self) -> list[Resident]:

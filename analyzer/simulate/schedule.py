@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappush
+from typing import NamedTuple
 
 from analyzer.machine import Machine
 from analyzer.simulate.compiled import Compiled
@@ -23,8 +24,7 @@ NO_FLAGS: frozenset[int] = frozenset()
 _new = tuple.__new__  # skips the constructor of a named tuple
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """What arrives at another core: `amount` on semaphore `flag` at `time` (ps)."""
 
     peer: int
@@ -70,8 +70,6 @@ class CoreRun:
         self.position = 0
         self.now = self.base = options.start
         self.blocked_on: tuple[int, int] | None = None
-        self._wake: float | None = None
-        self._wake_known = False
         self._state = issue.idle
         self._fetch = issue.new_fetch()
         self._total = 0.0
@@ -88,20 +86,19 @@ class CoreRun:
 
     def receive(self, message: Message) -> None:
         """A message or signal of another core is on its way here."""
+        _, flag, time, amount, sender, transfer = message
         receipts = self.log.receipts
-        self.semaphore(message.flag).arrive(message.time, message.amount, 2 * len(receipts) + 1)
-        if self.blocked_on is not None and self.blocked_on[0] == message.flag:
-            self._wake_known = False
-        receipts.append((message.sender, message.transfer, message.flag))
+        semaphore = self.semaphores.get(flag)
+        if semaphore is None:
+            semaphore = self.semaphores[flag] = Semaphore()
+        heappush(semaphore.pending, (time, amount, 2 * len(receipts) + 1))
+        receipts.append((sender, transfer, flag))
 
     def wake_time(self) -> float | None:
         """When what is known satisfies the wait this core stands at; None if nothing does."""
-        if not self._wake_known:  # asked for every core each time any of them stops
-            assert self.blocked_on is not None
-            flag, amount = self.blocked_on
-            self._wake = self.semaphore(flag).satisfied_at(self.now, amount)
-            self._wake_known = True
-        return self._wake
+        assert self.blocked_on is not None
+        flag, amount = self.blocked_on
+        return self.semaphore(flag).satisfied_at(self.now, amount)
 
     # The hot loop: a call per event would double its cost.
     def run(self, *, decided: bool = False) -> bool:  # noqa: PLR0912, PLR0915
@@ -113,7 +110,7 @@ class CoreRun:
         events = self.core.trace
         sites = self.compiled.sites
         operations, places = self.compiled.site_tables()
-        log, issue = self.log, self.issue.block
+        log, issue, known = self.log, self.issue.block, self.issue.known
         base, context, offsets = self.base, self._context, self._offsets
         position, last = self.position, len(events)
         remote_flags = self.options.remote_flags
@@ -127,7 +124,10 @@ class CoreRun:
             entry = events[position]
             if type(entry) is int:
                 base += total
-                cycles = issue(entry, state, fetch is not None and fetch.visit(entry))
+                if fetch is not None:
+                    cycles = issue(entry, state, fetch.visit(entry))
+                else:
+                    cycles = known.get((entry, state, False)) or issue(entry, state)
                 visit_block.append(entry)
                 visit_start.append(base)
                 visit_cycles.append(cycles)
@@ -157,7 +157,6 @@ class CoreRun:
                     self.base, self._context, self._offsets = base, context, offsets
                     self._state, self._total, self._frozen = state, total, frozen
                     self.now, self.position, self.blocked_on = now, position, (flag, amount)
-                    self._wake_known = False
                     return False
                 until, cause = found
                 if cause != -1 and frozen is None:
@@ -229,19 +228,23 @@ class CoreRun:
         """A copy to another core: its semaphore there and ours here are raised."""
         site, source, destination, granules, flag, source_flag, _, overrides = entry
         size = granules * GRANULE
-        index = len(self.log.transfers)
-        chip, core = overrides & 0x3FFF, (overrides >> 26) & 1
-        peer = chip * self.cores_per_chip + core
+        transfers = self.log.transfers
+        index = len(transfers)
+        chip = overrides & 0x3FFF
+        peer = chip * self.cores_per_chip + (overrides >> 26 & 1)
         if frozen is not None:
             start = source_end = arrival = now
         else:
             ready = self.engines.hbm.submit(now, size)[1] if source >= HBM_BASE else now
             start, source_end, arrival = self._send(ready, size, chip)
-        self.log.transfers.append(
-            Transfer(site, now, start, arrival, source_end, size, source, destination, peer, context, None)
-        )
-        self.semaphore(source_flag & _FLAG).arrive(source_end, granules, 2 * index)
-        self.deliver(Message(peer, flag & _FLAG, arrival, granules, self.core.rank, index))
+        sent = (site, now, start, arrival, source_end, size, source, destination, peer, context, None)
+        transfers.append(_new(Transfer, sent))
+        source_flag &= _FLAG
+        semaphore = self.semaphores.get(source_flag)
+        if semaphore is None:
+            semaphore = self.semaphores[source_flag] = Semaphore()
+        heappush(semaphore.pending, (source_end, granules, 2 * index))
+        self.deliver(_new(Message, (peer, flag & _FLAG, arrival, granules, self.core.rank, index)))
 
     def _send(self, now: float, size: int, chip: int) -> tuple[float, float, float]:
         own = self.core.chip

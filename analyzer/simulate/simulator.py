@@ -184,7 +184,7 @@ class Simulator:
         messages = [t for t in first.transfers if t.peer >= 0]
         exposed: Counter[str] = Counter()
         for _, start, end, _, context, _ in first.stalls:
-            exposed[first.contexts[context][0]] += round(end - start)
+            exposed[first.contexts[context][0]] += round(end) - round(start)
         if peers == "mirrored":
             treated = "mirrored: peers do the same at the same time" if messages else "none"
         else:
@@ -215,7 +215,7 @@ class Simulator:
             sent_bytes=sum(t.bytes for t in messages),
             exposed_wait_ps=dict(exposed),
             phases=tuple(dict.fromkeys(phase for phase, _ in first.contexts)),
-            phase_ps=phase_times(list(logs.values())),
+            build_phase_ps=lambda: phase_times(list(logs.values())),
             scenario=ScenarioRecord(
                 scenario.name,
                 assumed,

@@ -25,13 +25,17 @@ from analyzer.machine import Machine, load_machine
 
 _FORM = "See docs/model.md for the form"
 _KNOWN = {
-    "name", "capture", "chip", "measured_us", "phase", "source", "cores", "fitted", "scenario", "overrides",
+    "name", "capture", "chip", "measured_us", "outside_us", "phase", "source", "cores", "fitted", "scenario",
+    "overrides",
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One measured time and the capture it belongs to."""
+    """One measured time and the capture it belongs to.
+
+    outside_us: the part of it in which other things than the kernel ran; added to what the model says.
+    """
 
     name: str
     capture: Path
@@ -43,6 +47,7 @@ class Case:
     fitted: bool = False
     scenario: Path | None = None
     overrides: Mapping[str, object] = field(default_factory=dict)
+    outside_us: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,11 @@ def _case(path: Path, number: int, row: Mapping[str, Any]) -> Case:
         raise InputError(path, f"case {number} names no capture", 'Give capture = "folder"')
     if not isinstance(measured, int | float) or isinstance(measured, bool) or measured <= 0:
         raise InputError(path, f"case {number}: measured_us = {measured!r}", "Give microseconds above 0")
+    outside = row.get("outside_us", 0.0)
+    if not isinstance(outside, int | float) or isinstance(outside, bool) or not 0 <= outside < measured:
+        raise InputError(
+            path, f"case {number}: outside_us = {outside!r}", "Give microseconds, less than measured_us"
+        )
     cores = row.get("cores", "auto")
     if cores not in ("auto", "mirrored", "all"):
         raise InputError(path, f"case {number}: cores = {cores!r}", "Give auto, mirrored or all")
@@ -112,6 +122,7 @@ def _case(path: Path, number: int, row: Mapping[str, Any]) -> Case:
         fitted=bool(row.get("fitted", False)),
         scenario=None if scenario is None else path.parent / str(scenario),
         overrides=dict(row.get("overrides", {})),
+        outside_us=float(outside),
     )
 
 
@@ -160,7 +171,7 @@ class PreparedCase:
             raise DataAbsentError(
                 self.case.capture, f"phase {phase!r} does not occur in the step", "Compile with level regions"
             )
-        return Outcome(self.case, time / 1e6, len(result.scenario.assumed))
+        return Outcome(self.case, time / 1e6 + self.case.outside_us, len(result.scenario.assumed))
 
 
 def statistics(outcomes: list[Outcome]) -> Statistics | None:

@@ -133,6 +133,10 @@ def test_validate_reports_errors_and_what_failed(compiled, kernel, tmp_path):
     assert report["cases"][0]["error"] == pytest.approx(0.1, abs=1e-3)
     assert report["failures"][0]["name"] == "gone"
     assert report["statistics"]["all"]["cases"] == 1
+    path.write_text(path.read_text().replace("measured_us = ", "outside_us = 0.5\nmeasured_us = ", 1))
+    outside = CliRunner().invoke(app, ["validate", str(path), "--format", "json"])
+    with_it = json.loads(outside.stdout)["cases"][0]["modelled_us"]
+    assert with_it == pytest.approx(report["cases"][0]["modelled_us"] + 0.5)
 
 
 def test_bounds_verb(compiled):
@@ -188,6 +192,7 @@ def test_calibrate_verb_finds_parameters_again_and_writes_a_machine(compiled, ke
         ('[[case]]\ncapture = "x"\nmeasured_us = 0', "measured_us = 0"),
         ('[[case]]\ncapture = "x"\nmeasured_us = 1\ncolour = 2', "unknown entry 'colour'"),
         ('[[case]]\ncapture = "x"\nmeasured_us = 1\ncores = "some"', "cores = 'some'"),
+        ('[[case]]\ncapture = "x"\nmeasured_us = 5\noutside_us = 70', "outside_us = 70"),
     ],
 )
 def test_bad_case_files_are_named(tmp_path, text, named):
