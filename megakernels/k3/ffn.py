@@ -4,8 +4,9 @@ A mixture, as one core sees it; what the ranks tell one another stands on the ri
 
     own latent columns = x moe_in            ->  latent gather, within the host
     router = x moe_in; the best experts; their weights requested
-    shared expert: up, down                  ->  its sum over all ranks, which nobody waits for until the end
+    shared expert, up
     routed experts, from the latent          ->  sum over all ranks
+    shared expert, down                      ->  its sum over all ranks, which nobody waits for until the end
     norm; own output columns = y latent_up   ->  output gather, within the host
 
 The router stands on every rank: the experts' weights are on their way while the latent is gathered. Until
@@ -74,16 +75,17 @@ def mixture(core: Core, index: Any, slot: Any, stream: Stream) -> Stream:
         before = p.latent_tiles + p.router_tiles
         stream = moe_in(core, stream, before, p.moe_in.tiles - before)
         activate(core, p.shared, p.latent.own + p.router_blocks)
-    shared = core.sum(v.ffn_sum)
-    with phase("shared_down"):
-        stream = share_down(core, stream, p.shared_out, p.shared, refill=False)
-        shared.send("shared_share")
     with phase("latent_gather"):
         receive_latent(core)
         experts.spread_rows(routed, v.latent)
     with phase("experts"):
         experts.run(routed, index)
-        stream = core.weights.refill(stream, p.moe_in.tiles + p.shared_out.tiles)
+        send_experts(core)
+        stream = core.weights.refill(stream, p.moe_in.tiles)
+    shared = core.sum(v.ffn_sum)
+    with phase("shared_down"):
+        stream = share_down(core, stream, p.shared_out, p.shared)
+        shared.send("shared_share")
     with phase("experts_sum"):
         sum_experts(core, slot, shared)
     with phase("latent_up"):
@@ -135,7 +137,7 @@ def activate(core: Core, gated: Gated, first: int) -> None:
         v.activated[:, gated.pairs * LANES : gated.inner] = value.astype(jnp.bfloat16)
 
 
-def share_down(core: Core, stream: Stream, matrix: Matrix, gated: Gated, refill: bool = True) -> Stream:
+def share_down(core: Core, stream: Stream, matrix: Matrix, gated: Gated) -> Stream:
     """This core's share of an FFN's output: `activated @ matrix`, into the sum of shares."""
     v, part = core.vmem, core.plan.ffn_part
     total = core.sum(v.ffn_sum)
@@ -145,8 +147,7 @@ def share_down(core: Core, stream: Stream, matrix: Matrix, gated: Gated, refill:
         for i in range(parts):
             total.post(number * parts + i, product[:, i * part : (i + 1) * part])
 
-    rows = lambda: v.activated[:, : gated.inner]  # noqa: E731
-    return core.weights.multiply(stream, matrix, rows, post, refill=refill)
+    return core.weights.multiply(stream, matrix, lambda: v.activated[:, : gated.inner], post)
 
 
 def send_latent(core: Core) -> None:
@@ -186,17 +187,27 @@ def route(core: Core, slot: Any) -> None:
         v.experts.routing[:, block * LANES : (block + 1) * LANES] = weight
 
 
+def latent_strips(core: Core) -> list[slice]:
+    """The columns of the experts' output in the parts they are summed in."""
+    width = core.plan.latent_part
+    return [slice(first, first + width) for first in range(0, core.plan.config.latent, width)]
+
+
+def send_experts(core: Core) -> None:
+    """This core's share of the routed experts' output goes to the sum over all cores."""
+    total = core.sum(core.vmem.experts_sum)
+    for part, columns in enumerate(latent_strips(core)):
+        total.post(part, core.vmem.experts.total[:, columns])
+    total.send("experts_share")
+
+
 def sum_experts(core: Core, slot: Any, shared: Any) -> None:
     """`latent` = the norm of the routed experts' sum over all cores; the shared expert's sum goes on."""
     p, c, v = core.plan, core.plan.config, core.vmem
-    width = p.latent_part
+    strips = latent_strips(core)
     total = core.sum(v.experts_sum)
-    strips = [slice(first, first + width) for first in range(0, c.latent, width)]
-    for part, columns in enumerate(strips):
-        total.post(part, v.experts.total[:, columns])
-    total.send("experts_share")
-    shared.relay("shared_sum")
     total.relay("experts_sum")
+    shared.relay("shared_sum")
     total.receive()
     values = [total.total(part).astype(jnp.bfloat16).astype(jnp.float32) for part in range(len(strips))]
     squares = sum(jnp.sum(value * value, axis=-1, keepdims=True) for value in values)

@@ -12,7 +12,6 @@ through slots of their own as soon as the router has chosen them.
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl

@@ -2,8 +2,9 @@
 
 One schedule for the whole call, made of legs: the matrices that are used together, tile by tile. A leg
 follows another as the layers go: attention of one kind or the other, its output, the FFN, the next layer.
-Tiles live in a ring of VMEM banks. The tile that takes the bank of one that was used is requested at once, or
-later with `refill` where something more urgent has to be read first: copies are served in the order of their
+Tiles live in a ring of VMEM banks. A bank that was used is filled again when the next tile is taken up (not
+before: a copy that waits for the last read of its bank would hold up the scheduling of all reads), or later
+with `refill` where something more urgent has to be read first: copies are served in the order of their
 requests. So the ring runs over layer boundaries without a pause, as far ahead as it is deep.
 """
 
@@ -73,7 +74,7 @@ class WeightStream:
         """Request the first tiles of the call, from a leg of layer 0 on."""
         zero = jnp.int32(0)
         stream = Stream(zero, zero, jnp.asarray(leg, jnp.int32), zero, zero)
-        return self.refill(stream, self.ring.depth)
+        return self.refill(stream, self.ring.depth - 1)
 
     def tile(self, stream: Stream, matrix: Matrix) -> Any:
         """Stall until the next tile, one of `matrix`, is there; the ref `[rows, 128]` to read it by."""
@@ -81,13 +82,8 @@ class WeightStream:
         pltpu.make_async_copy(tile, tile, self.ring.scratch.full.at[stream.bank]).wait()
         return tile
 
-    def used(self, stream: Stream, refill: bool = True) -> Stream:
-        """The tile was read for the last time: request the one that takes its bank, now or in `refill`."""
-        stream = stream._replace(bank=self.ring.following(stream.bank))
-        return self.request(stream) if refill else stream
-
     def refill(self, stream: Stream, tiles: int) -> Stream:
-        """Request as many tiles as were used without a refill."""
+        """Request as many tiles as were taken up without a refill."""
         return lax.fori_loop(0, tiles, at_callers_line(lambda _, stream: self.request(stream)), stream)
 
     def request(self, stream: Stream) -> Stream:
@@ -149,8 +145,10 @@ class WeightStream:
         self, stream: Stream, matrix: Matrix, rows: jax.Array, refill: bool = True
     ) -> tuple[jax.Array, Stream]:
         """`rows` times the next tile, one of `matrix`: f32 `[8, columns]`."""
+        if refill:
+            stream = self.request(stream)
         product = tile_product(rows, self.tile(stream, matrix), matrix.columns)
-        return product, self.used(stream, refill)
+        return product, stream._replace(bank=self.ring.following(stream.bank))
 
 
 def stack_stream(layers: int, matrices: tuple[Matrix, ...], hbm: Any, ring: Ring) -> WeightStream:

@@ -34,9 +34,7 @@ def weights(scores: list[jax.Array], keys: list[jax.Array], active: int) -> list
         return [jnp.where(n == taken, TAKEN, key) for key, n in zip(left, numbers, strict=True)]
 
     left = lax.fori_loop(0, active, take, keys)
-    chosen = [
-        jnp.where(key == TAKEN, score, 0.0) for key, score in zip(left, scores, strict=True)
-    ]
+    chosen = [jnp.where(key == TAKEN, score, 0.0) for key, score in zip(left, scores, strict=True)]
     total = along_lanes(tree(jnp.add, chosen), jnp.sum) + 1e-20
     return [score / total for score in chosen]
 

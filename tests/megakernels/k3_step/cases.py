@@ -46,12 +46,13 @@ def config_for(cores: int, width_ranks: int) -> K3Config:
 
 
 @functools.cache
-def parameters(config: K3Config, seed: int) -> dict[str, np.ndarray]:
+def parameters(config: K3Config, seed: int, open_layers: int) -> dict[str, np.ndarray]:
     """Random weights of a model whose choices have margins.
 
     Rounding differs between kernel and reference, and a choice that hangs by a hair would differ with it. So
     experts come in pairs of opposite router rows, and the bias leaves one choice of each row to the data,
-    which of a pair; mixtures of snapshots are smooth; some tokens have larger lm_head rows than others.
+    which of a pair, in so many layers; the more rows, the fewer such layers may be, for a margin can be
+    small. Mixtures of snapshots are smooth; some tokens have larger lm_head rows than others.
     """
     stored = random_parameters(config, seed)
     rng = np.random.RandomState(seed)
@@ -60,7 +61,10 @@ def parameters(config: K3Config, seed: int) -> dict[str, np.ndarray]:
         gate = stored[f"{prefix}weight"]
         gate[1::2] = -gate[::2]
         pairs = np.repeat(rng.permutation(config.experts // 2), 2)
-        stored[f"{prefix}e_score_correction_bias"] = (pairs * 4.0).astype(np.float32)
+        bias = (pairs * 4.0).astype(np.float32)
+        if layer >= config.dense_layers + open_layers:
+            bias[1::2] += 2.0
+        stored[f"{prefix}e_score_correction_bias"] = bias
     for name in [name for name in stored if name.endswith("res_proj.weight")]:
         stored[name] = stored[name] * 0.25
     spread = np.exp2(np.round(2 * rng.standard_normal((config.vocab, 1))))
@@ -154,7 +158,7 @@ def steps(
     cores = sizes.get("hosts", 1) * sizes.get("members", 1)
     config = config_for(cores, sizes.get("width_ranks", 1))
     plan = StepPlan(config, capacity=64, cache_tile=32, **sizes)
-    stored = dict(parameters(config, seed))
+    stored = dict(parameters(config, seed, 4 if plan.rows < 4 else 1))
     weights = reference.load(config, stored, jnp.bfloat16)
     if spoil:
         stored[spoil] = stored[spoil] + 0.5 * np.sign(stored[spoil])
