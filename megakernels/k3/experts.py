@@ -19,6 +19,7 @@ What surrounds this in a layer, the projections to and from the latent and the s
 of it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -266,55 +267,87 @@ def spread_rows(core: ExpertCore, rows: Any) -> None:
 class Place(NamedTuple):
     """Where `run` stands, int32."""
 
+    at: Any  # in the list of pairs
     number: Any  # of the expert in the list of experts
     slot: Any  # where it is
     loaded: Any  # experts requested so far
     fill: Any  # slot of the next request
+    begins: Any  # 1 where the pair is its expert's first
 
 
 def run(core: ExpertCore, index: Any) -> None:
     """`total` = this rank's share of layer `index`: the weighted sum over the experts that the rows visit."""
     p, v = core.plan, core.vmem
     v.sums[...] = jnp.zeros_like(v.sums)
-    loaded = jnp.minimum(v.counts[1], p.slots)
-    start = Place(jnp.int32(0), jnp.int32(0), loaded, jnp.int32(0))
-    lax.fori_loop(0, v.counts[0], lambda at, place: one_pair(core, index, at, place), start)
+    count = v.counts[0]
+    zero = jnp.int32(0)
+    start = Place(zero, zero, zero, jnp.minimum(v.counts[1], p.slots), zero, jnp.int32(1))
+    lax.while_loop(lambda place: place.at < count, lambda place: step(core, index, place), start)
     v.total[...] = jnp.zeros_like(v.total)
     for row in range(p.rows):
         v.total[row : row + 1] = jnp.sum(v.sums[row], axis=0, keepdims=True)
 
 
-def one_pair(core: ExpertCore, index: Any, at: Any, place: Place) -> Place:
-    """Add a pair's share; after an expert's last pair its slot is free for the next expert."""
+def step(core: ExpertCore, index: Any, place: Place) -> Place:
+    """Add the shares of one or two pairs of an expert; after its last its slot is free for another."""
     p, v = core.plan, core.vmem
-    key = v.pairs[at]
-    begins = (at == 0) | (v.pairs[jnp.maximum(at - 1, 0)] >> ROW_BITS != key >> ROW_BITS)
-    row = key & (ROWS - 1)
-    await_part(core, begins, place.slot, 0)
-    turns = p.width // LANES
-    products = [gate_up(core, place.slot, row, turn) for turn in range(turns - 1)]
-    # Nothing passes a wait. Here no more hangs on it than what the matrix units have not yet given back.
-    await_part(core, begins, place.slot, 1)
-    products.append(gate_up(core, place.slot, row, turns - 1))
-    inner = [activated(core, product) for product in products]
-    shares: list[jax.Array] = []
-    for block in range(p.width // fp4.BLOCK):
-        spread = fp4.spread_groups(jnp.concatenate(inner[2 * block : 2 * block + 2], axis=1))
-        parts = down(core, place.slot, spread, block)
-        shares = [s + part for s, part in zip(shares, parts, strict=True)] if shares else parts
-    own = jnp.where(v.keys[...] == key.astype(jnp.float32), v.routing[...], 0.0)
-    weight = jnp.sum(own, axis=(0, 1), keepdims=True)
-    for columns, share in zip(column_tiles(p.config.latent), shares, strict=True):
-        v.sums[row, :, columns] += weight * share
-    ends = (v.pairs[at + 1] >> ROW_BITS != key >> ROW_BITS).astype(jnp.int32)
+    key, other = v.pairs[place.at], v.pairs[place.at + 1]
+    begins = place.begins > 0
+    if p.rows == 1:
+        taken = jnp.int32(1)
+        multiply(core, begins, place.slot, [key])
+    else:
+        two = other >> ROW_BITS == key >> ROW_BITS
+        taken = 1 + two.astype(jnp.int32)
+        lax.cond(
+            two,
+            lambda: multiply(core, begins, place.slot, [key, other]),
+            lambda: multiply(core, begins, place.slot, [key]),
+        )
+    ends = (v.pairs[place.at + taken] >> ROW_BITS != key >> ROW_BITS).astype(jnp.int32)
     more = (place.loaded < v.counts[1]) & (place.loaded < place.number + ends + p.slots)
     pl.when(more)(lambda: load(core, index, place.loaded, place.fill))
     return Place(
+        place.at + taken,
         place.number + ends,
         following(place.slot, ends, p.slots),
         place.loaded + more.astype(jnp.int32),
         following(place.fill, more.astype(jnp.int32), p.slots),
+        ends,
     )
+
+
+def multiply(core: ExpertCore, begins: Any, slot: Any, keys: list[Any]) -> None:
+    """Add the shares of pairs of the expert in `slot`: one, or two, which then cost hardly more."""
+    p, v = core.plan, core.vmem
+    rows = [key & (ROWS - 1) for key in keys]
+
+    def spread(block: int) -> jax.Array:
+        return jnp.concatenate([v.spread[row, block] for row in rows], axis=0)
+
+    await_part(core, begins, slot, 0)
+    turns = p.width // LANES
+    products = [gate_up(core, slot, spread, turn) for turn in range(turns - 1)]
+    # Nothing passes a wait. Here no more hangs on it than what the matrix units have not yet given back.
+    await_part(core, begins, slot, 1)
+    products.append(gate_up(core, slot, spread, turns - 1))
+    inner = [[activated(core, own) for own in by_row(product)] for product in products]
+    shares: list[jax.Array] = []
+    for block in range(p.width // fp4.BLOCK):
+        halves = zip(*inner[2 * block : 2 * block + 2], strict=True)
+        lines = jnp.concatenate([jnp.concatenate(both, axis=1) for both in halves], axis=0)
+        parts = down(core, slot, fp4.spread_groups(lines), block)
+        shares = [s + part for s, part in zip(shares, parts, strict=True)] if shares else parts
+    for place, (key, row) in enumerate(zip(keys, rows, strict=True)):
+        own = jnp.where(v.keys[...] == key.astype(jnp.float32), v.routing[...], 0.0)
+        weight = jnp.sum(own, axis=(0, 1), keepdims=True)
+        for columns, share in zip(column_tiles(p.config.latent), shares, strict=True):
+            v.sums[row, :, columns] += weight * by_row(share)[place]
+
+
+def by_row(sums: jax.Array) -> list[jax.Array]:
+    """Group sums `[8 m, n]` row by row."""
+    return [sums[first : first + fp4.GROUPS] for first in range(0, sums.shape[0], fp4.GROUPS)]
 
 
 def following(slot: Any, steps: Any, slots: int) -> Any:
@@ -322,13 +355,11 @@ def following(slot: Any, steps: Any, slots: int) -> Any:
     return jnp.where(slot + steps == slots, 0, slot + steps)
 
 
-def gate_up(core: ExpertCore, slot: Any, row: Any, turn: int) -> jax.Array:
-    """Group sums of a row with 128 columns of gate and of up, f32 `[8, 256]`."""
+def gate_up(core: ExpertCore, slot: Any, spread: Callable[[int], jax.Array], turn: int) -> jax.Array:
+    """Group sums of rows with 128 columns of gate and of up, f32 `[8 m, 256]`."""
     c, v = core.plan.config, core.vmem
     words, scales = (pl.ds(turn * rows, rows) for rows in (c.latent // 8, fp4.scale_words(c.latent)))
-    return fp4.group_sums(
-        lambda block: v.spread[row, block], v.up.at[slot, words], v.up_scale.at[slot, scales]
-    )
+    return fp4.group_sums(spread, v.up.at[slot, words], v.up_scale.at[slot, scales])
 
 
 def activated(core: ExpertCore, sums: jax.Array) -> jax.Array:
@@ -345,7 +376,7 @@ def activated(core: ExpertCore, sums: jax.Array) -> jax.Array:
 
 
 def down(core: ExpertCore, slot: Any, inner: jax.Array, block: int) -> list[jax.Array]:
-    """Group sums of 256 rows of down with their activations, spread: f32 `[8, 256]` per 256 columns."""
+    """Group sums of 256 rows of down with their activations, spread: f32 `[8 m, 256]` per 256 columns."""
     v = core.vmem
     words = slice(block * fp4.WORDS, (block + 1) * fp4.WORDS)
     scales = slice(block // 4 * fp4.GROUPS, (block // 4 + 1) * fp4.GROUPS)

@@ -119,27 +119,27 @@ def spread_groups(rows: jax.Array) -> jax.Array:
 
 
 def block_product(spread: jax.Array, words: jax.Array, scales: jax.Array, place: int) -> jax.Array:
-    """A row's group sums with one block of a matrix, scaled: float32 `[8, n]`.
+    """Group sums of rows with one block of a matrix, scaled: float32 `[8 m, n]`.
 
     Args:
-        spread: `spread_groups` of the row's block, bf16 `[8, 256]`.
+        spread: `spread_groups` of the rows' block, bf16 `[8 m, 256]`.
         words: The block's weights, int32 `[32, n]`.
         scales: The scale words that hold the block's, int32 `[8, n]`.
         place: Which of the four blocks they hold.
     """
-    n = words.shape[1]
     weights = as_float8(words)
     # 128 columns at a time: then the compiler feeds both matrix units in the same cycles.
-    halves = [weights[:, first : first + LANES] for first in range(0, n, LANES)]
+    halves = [weights[:, first : first + LANES] for first in range(0, words.shape[1], LANES)]
     by_group = [jnp.dot(spread, half, preferred_element_type=jnp.float32) for half in halves]
-    return jnp.concatenate(by_group, axis=1) * block_scales(scales, place)
+    factor = jnp.concatenate([block_scales(scales, place)] * (spread.shape[0] // GROUPS), axis=0)
+    return jnp.concatenate(by_group, axis=1) * factor
 
 
 def group_sums(spread: Callable[[int], jax.Array], weights: Any, scales: Any) -> jax.Array:
-    """A row's group sums with a stored matrix, float32 `[8, n]`: added up they are the product.
+    """Group sums of rows with a stored matrix, float32 `[8 m, n]`: 8 of them added up are a row's product.
 
     Args:
-        spread: Gives `spread_groups` of the row's block b, bf16 `[8, 256]`.
+        spread: Gives `spread_groups` of the rows' block b, bf16 `[8 m, 256]`.
         weights: Ref int32 `[k / 8, n]`.
         scales: Ref int32 `[scale_words(k), n]`.
     """

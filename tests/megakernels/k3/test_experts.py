@@ -34,7 +34,7 @@ def test_more_ranks(simulated, sizes: dict) -> None:
 
 
 def test_a_group_that_nobody_visits(simulated) -> None:
-    close(simulated("k3:experts", sizes={"rows": 2, "groups": 4}, lone=True).clean())
+    close(simulated("k3:experts", sizes={"rows": 3, "groups": 4}, lone=True).clean())
 
 
 def test_hooks_change_no_number(simulated) -> None:
