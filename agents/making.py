@@ -4,10 +4,16 @@ import sys
 from typing import Any
 
 from agents.limits import Answer
+from agents.progress import say
 from agents.root import Root
 from analyzer.errors import InputError, UsageError
 
 Json = dict[str, Any]
+
+
+def _tell(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
+    say(what)
 
 
 def compile_(root: Root, arguments: Json) -> Answer:
@@ -38,7 +44,7 @@ def compile_(root: Root, arguments: Json) -> Answer:
         request,
         output,
         force=arguments.get("force", False),
-        progress=lambda what: print(what, file=sys.stderr, flush=True),
+        progress=_tell,
     )
     return Answer(
         {

@@ -3,6 +3,7 @@
 from typing import Any
 
 from agents.limits import Answer, page
+from agents.progress import say
 from agents.root import Root
 from analyzer.errors import DataAbsentError, UsageError
 
@@ -22,6 +23,7 @@ def _report_of(root: Root, arguments: Json, name: str = "capture") -> Json:
     if path.suffix == ".json" and path.name != "manifest.json" and path.is_file():
         return load(path, chip)
     opened = root.open(given, program=arguments.get("program"), chip=chip)
+    say(f"reading and simulating {given}")
     analysis = analyze(opened, chip=chip, cores=arguments.get("cores", "auto"))
     report = dict(analysis.report)
     report["capture"] = {**report["capture"], "path": root.relative(path)}
@@ -168,6 +170,7 @@ def what_if(root: Root, arguments: Json) -> Answer:
     changes = {key: str(value) for key, value in arguments.get("changes", {}).items()}
     changed_machine = machine.with_overrides(changes)  # an unknown parameter is refused before any work
     without = arguments.get("without", [])
+    say(f"simulating {arguments['capture']}")
     code = opened.read_kernel()
     cores = arguments.get("cores", "auto")
     question = WhatIf(Simulator(code), machine, None, opened.manifest, cores=cores)
@@ -182,6 +185,7 @@ def what_if(root: Root, arguments: Json) -> Answer:
     }
     if not changes and not without:
         offset = arguments.get("offset", 0)
+        say("simulating each ideal")
         bounds = [
             {"name": one.name, "step_ps": one.step_ps, "saving_ps": one.saving_ps}
             for one in question.bounds()

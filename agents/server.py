@@ -15,17 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.from_thread
 import anyio.to_thread
 import mcp_types as types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
-from agents import tools
+from agents import progress, tools
 from agents.limits import dump
 from agents.root import Root
 from analyzer.errors import INTERNAL, MegascopeError
 
 SECONDS_TO_CLEAN_UP = 5.0
+SECONDS_BETWEEN_BEATS = 5.0
 # Held while a tool works.
 _working = threading.Lock()
 
@@ -46,13 +48,19 @@ def build(root: Root, version: str, *, read_only: bool, most_bytes: int) -> "Ser
     async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[_described(tool) for tool in offered.values()])
 
-    async def call_tool(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         tool = offered.get(params.name)
         if tool is None:
             return _failed(params.name[:60], "no such tool", f"Tools: {', '.join(offered)}.", 2)
-        return await anyio.to_thread.run_sync(
-            _call, root, tool, dict(params.arguments or {}), most_bytes, limiter=one_at_a_time
-        )
+        told = _Told(context.session, tool.name)
+        progress.listener.set(told.say)
+        async with anyio.create_task_group() as group:
+            group.start_soon(told.beat)
+            result = await anyio.to_thread.run_sync(
+                _call, root, tool, dict(params.arguments or {}), most_bytes, limiter=one_at_a_time
+            )
+            group.cancel_scope.cancel()
+        return result
 
     return Server(
         "megascope",
@@ -61,6 +69,31 @@ def build(root: Root, version: str, *, read_only: bool, most_bytes: int) -> "Ser
         on_list_tools=list_tools,
         on_call_tool=call_tool,
     )
+
+
+class _Told:
+    """Progress of one call, sent when it says something new and every few seconds. Nothing is sent to a
+    client that did not ask for it."""
+
+    def __init__(self, session: Any, name: str) -> None:
+        self.session, self.what = session, f"{name} begins"
+        self.started, self.count = anyio.current_time(), 0
+
+    async def send(self) -> None:
+        self.count += 1
+        seconds = anyio.current_time() - self.started
+        await self.session.report_progress(float(self.count), message=f"{self.what} ({seconds:.0f} s)")
+
+    def say(self, what: str) -> None:
+        """From the thread that works. A client that went away is no reason to fail."""
+        self.what = what
+        with suppress(Exception):
+            anyio.from_thread.run(self.send)
+
+    async def beat(self) -> None:
+        while True:
+            await anyio.sleep(SECONDS_BETWEEN_BEATS)
+            await self.send()
 
 
 def _described(tool: tools.Tool) -> types.Tool:

@@ -39,6 +39,17 @@ class Caller:
             arguments.setdefault("chip", self.chip)
         return self._with_client(lambda c: c.call_tool(tool, arguments))
 
+    def told(self, tool, **arguments):
+        """What a client that asks for progress is told during a call: (count, message)."""
+        heard = []
+
+        async def listen(count, total, message):
+            heard.append((count, message))
+
+        done = self._with_client(lambda c: c.call_tool(tool, arguments, progress_callback=listen))
+        assert not done.is_error, done.content[0].text
+        return heard
+
     def __call__(self, tool, **arguments):
         done = self.result(tool, **arguments)
         assert not done.is_error, done.content[0].text

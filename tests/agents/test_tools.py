@@ -2,10 +2,15 @@
 
 import json
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 
+from agents import server
 from analyzer.analysis import analyze
+
+GOLDEN = Path(__file__).parents[1] / "goldens/llo/v6e"
 
 ALL = {"compile", "report", "findings", "show", "diff", "gate", "what_if"}
 
@@ -48,6 +53,16 @@ def test_report_pages_through_each_list(caller, root, section):
         offset = answer["page"]["next_offset"]
         assert answer["page"]["total"] == len(expected)
     assert got == expected
+
+
+def test_slow_tools_tell_what_they_do_and_that_they_live(make_caller, tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "SECONDS_BETWEEN_BEATS", 0.02)
+    shutil.copytree(GOLDEN, tmp_path / "new")  # in no cache, so that there is something to do
+    heard = make_caller(tmp_path).told("what_if", capture="new", chip="v6e")
+    assert [count for count, _ in heard] == sorted({count for count, _ in heard})
+    messages = [message for _, message in heard]
+    assert messages[0].startswith("simulating new")
+    assert sum(m.startswith("simulating each ideal") for m in messages) > 1  # said once, then beats
 
 
 def test_findings_in_full_and_in_brief(caller, root):
