@@ -22,13 +22,14 @@ _EVENT_LIMIT = 20_000_000  # kept in memory, about 1 GB
 
 @dataclass(frozen=True, slots=True)
 class CoreTrace:
-    """What one core did. rank = chip * cores per chip + core."""
+    """What one core did. rank = chip * cores per chip + core; used: entries of the scenario it asked for."""
 
     rank: int
     chip: int
     core: int
     trace: Trace
     assumptions: Assumptions
+    used: frozenset[str] = frozenset()
 
 
 class _Smem(dict[int, int]):
@@ -51,6 +52,7 @@ class Core:
         self.compiled, self.scenario = compiled, scenario
         self.rank, self.chip, self.core = rank, rank // cores_per_chip, rank % cores_per_chip
         self.assumptions = Assumptions()
+        self.used: set[str] = set()
         self.trace: Trace = []
         self.smem = _Smem(self._missing_word)
         for addresses, value in (
@@ -99,6 +101,7 @@ class Core:
                 self.namespace[name] = self.compiled.layout.operand_address[operand.register]
                 continue
             given = operand.index in self.scenario.scalars
+            self.used.add(f"scalars.{operand.index}")
             value = self.scenario.scalars.get(operand.index, self.scenario.default)
             self.namespace[name] = bits_of(value)
             if name in self.compiled.live:
@@ -131,7 +134,7 @@ class Core:
                 f"no end after {_VISIT_LIMIT - remaining:,} blocks, last at bundle {self._last_block():#x}",
                 self._endless_cure(),
             )
-        return CoreTrace(self.rank, self.chip, self.core, self.trace, self.assumptions)
+        return CoreTrace(self.rank, self.chip, self.core, self.trace, self.assumptions, frozenset(self.used))
 
     def _endless_cure(self) -> str:
         assumed = "; ".join(f"{a.what} at {a.source} = {a.values}" for a in self.assumptions.items.values())
@@ -159,6 +162,7 @@ class Core:
             return 0
         name = placed.name if placed is not None else f"word {address:#x}"
         given = name in self.scenario.words
+        self.used.add(f"words.{name}")
         value = self.scenario.words.get(name, self.scenario.default)
         frame = sys._getframe(2)  # generated code, from _Smem.__missing__
         bundle = self.compiled.bundle_of_line(frame.f_code.co_filename, frame.f_lineno)
@@ -192,6 +196,7 @@ class Core:
         key = next((k for k in (source, short, short.rpartition(":")[2]) if k in self.scenario.pops), None)
         sequence = self._pops.get(source)
         if sequence is None:
+            self.used.add(f"pops.{key}")
             given = self.scenario.pops[key] if key is not None else self.scenario.default
             sequence = self._pops[source] = sequence_of(given, source, self.scenario.default)
         value = next(sequence)
@@ -212,6 +217,7 @@ class Core:
         placed = layout.find(space, source)
         operand = placed.operand if placed is not None else None
         given = self.scenario.smem.get(operand) if operand is not None else None
+        self.used.add(f"smem.{operand}")
         origin = f"operand {operand}" if operand is not None else "memory"
         offset = (source - placed.start) * 8 if placed is not None else 0
         where = str(site.source) if site.source is not None else f"bundle {site.bundle:#x}"

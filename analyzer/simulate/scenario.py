@@ -65,6 +65,12 @@ class Scenario:
     default: int = 0
 
 
+def entries_of(scenario: Scenario) -> set[str]:
+    """Everything a scenario gives a value for: `pops.router.py:88`, `smem.1`, ..."""
+    tables = {n: getattr(scenario, n) for n in ("scalars", "smem", "pops", "words")}
+    return {f"{table}.{key}" for table, entries in tables.items() for key in entries}
+
+
 def sequence_of(values: Values, place: str, default: int) -> Iterator[Number]:
     """Values in turn for one place: a constant, a list over and over, or draws."""
     if isinstance(values, Draw):

@@ -29,7 +29,7 @@ from analyzer.simulate.layout import HBM_BASE
 from analyzer.simulate.log import CoreLog, phase_times
 from analyzer.simulate.residency import buffer_history
 from analyzer.simulate.result import CoreSpans, LoopTrips, ScenarioRecord, Simulation
-from analyzer.simulate.scenario import Assumption, Scenario, merge_assumptions
+from analyzer.simulate.scenario import Assumption, Scenario, entries_of, merge_assumptions
 from analyzer.simulate.schedule import CoreRun, RunOptions
 from analyzer.simulate.sites import Op
 from analyzer.simulate.spans import SpanWriter
@@ -115,6 +115,7 @@ class Simulator:
         machine = machine.with_overrides(overrides or {})
         facts = facts or {}
         scenario = scenario or self._scenario_of(facts)
+        given = {e for one in (scenario, *(scenarios or {}).values()) for e in entries_of(one)}
         issue = IssueModel(self.program, self.use, machine)
         count = self.devices(scenario, facts)
         hops = hop_counter(facts.get("topology"), -(-count // machine.cores_per_chip))
@@ -126,7 +127,7 @@ class Simulator:
             try:
                 run = run_mirrored(self.compiled, trace, issue, machine, base)
                 notes = [f"every core does as core {rank} does in the scenario"] if scenarios else []
-                return self._result([run], machine, scenario, facts, "mirrored", notes)
+                return self._result([run], machine, scenario, facts, "mirrored", notes + _idle(given, [run]))
             except UnbalancedError as error:
                 if cores == "mirrored" or count < 2:
                     raise
@@ -139,7 +140,7 @@ class Simulator:
         options = {r: replace(base, start=(delays_ps or {}).get(r, 0.0)) for r in range(count)}
         runs = run_all(self.compiled, traces, issue, machine, options)
         shown: Literal["slowest", "all"] = "slowest" if cores == "auto" and not different else "all"
-        return self._result(runs, machine, scenario, facts, shown, notes)
+        return self._result(runs, machine, scenario, facts, shown, notes + _idle(given, runs))
 
     def _scenario_of(self, facts: Mapping[str, Any]) -> Scenario:
         """The scenario that the kernel itself gives in a capture, else the default."""
@@ -348,6 +349,15 @@ class Simulator:
 
 
 _DEFAULT = Scenario()
+
+
+def _idle(given: set[str], runs: list[CoreRun]) -> list[str]:
+    """A note on what the scenario gives and no core asks for: it may be meant for another build."""
+    left = sorted(given.difference(*(run.core.used for run in runs)))
+    if not left:
+        return []
+    more = f" and {len(left) - 4} more" if len(left) > 4 else ""
+    return [f"the scenario gives what the program never asks for: {', '.join(left[:4])}{more}"]
 
 
 def operand_names(facts: Mapping[str, Any]) -> dict[int, str]:

@@ -243,3 +243,12 @@ def test_regions_off_gives_the_same_traffic_without_phases(compiled, kernel):
     assert result.operand_bytes == on.operand_bytes
     assert set(result.timeline["phase"]) == {""}
     assert result.timeline["layer"].isna().all()
+
+
+def test_values_that_no_core_asks_for_are_named(kernel):
+    """A recording of an older build, whose lines have moved, would otherwise do nothing, silently."""
+    one = kernel("data_dependent")
+    assert not [n for n in one.run(TPU7X).notes if "never asks for" in n]
+    moved = dataclasses.replace(one.scenario, pops={"kernels.py:1": 5}, words={"#allocation99": 1})
+    (note,) = [n for n in one.simulator.simulate(TPU7X, moved).notes if "never asks for" in n]
+    assert note.endswith("pops.kernels.py:1, words.#allocation99")

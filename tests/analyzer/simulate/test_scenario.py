@@ -97,7 +97,7 @@ def test_a_count_that_the_program_reads_as_a_float(kernel):
 
     one = kernel("counted")
     row = 8 * 512 * 4
-    place = line_of("count = jnp.sum")
+    place = line_of("count = decided(jnp.sum")
     for given, rows in ((5, 5), (5.0, 5), (0, 0)):
         result = one.simulator.simulate(TPU7X, Scenario(pops={place: given}), one.manifest)
         assert result.operand_bytes[1] == (rows * row, 0)
