@@ -29,7 +29,7 @@ from megakernels.k3.weights import open_weights
 BATCHES = (1, 2, 4, 8)
 INTERPRETED_HIDDEN = 512  # what a CPU can interpret in reasonable time
 CAPACITY, CACHE_TILE = 4096, 256
-INTERPRETED_CAPACITY, INTERPRETED_TILE = 128, 32
+INTERPRETED_CAPACITY, INTERPRETED_TILE, INTERPRETED_RING = 128, 32, 4
 # Runs where nothing else is given: a layer of each kind, as small as the kernel takes them.
 DEMO = dataclasses.replace(
     SMALL,
@@ -205,7 +205,8 @@ def _plan(request: Request, config: K3Config, layout: Mapping[str, int], on_tpu:
     sizes: dict[str, Any] = {"batch": request.batch, "capacity": capacity, "cache_tile": tile, **layout}
     plan = StepPlan(config, **sizes)
     if not on_tpu:
-        return plan
+        # The tiles of moe_in are used up before those that take their place are requested.
+        return dataclasses.replace(plan, ring_depth=plan.moe_in.tiles + INTERPRETED_RING)
     # One ring depth for both forms of the kernel, that of the one with less room.
     verify = with_ring_that_fits(dataclasses.replace(plan, batch=1, verify=True))
     decode = with_ring_that_fits(plan)
