@@ -16,6 +16,7 @@ from dashboard.occupancy import Occupancy, build_occupancy
 from dashboard.palette import Theme
 from dashboard.panels import View
 from dashboard.slices import SliceIndex, build_slice
+from dashboard.worker import work_out
 
 if TYPE_CHECKING:
     from analyzer.analysis import Analysis
@@ -232,7 +233,8 @@ def load_all_cores(path: Path, chip: str | None = None) -> Loaded:
     """The same with every core of the slice in the timeline, all simulated together."""
     from analyzer.analysis import analyze
 
-    return from_analysis(path, analyze(path, chip=chip, cores="all"))
+    work_out(path.resolve(), chip=chip, cores="all")
+    return from_analysis(path, analyze(path.resolve(), chip=chip, cores="all"))
 
 
 def load_model(path: Path, chip: str | None = None) -> Loaded:
@@ -268,7 +270,8 @@ def what_if_report(
     """
     from analyzer.analysis import analyze
 
-    return analyze(path, chip=chip, overrides=overrides, without=without).report
+    work_out(path.resolve(), chip=chip, overrides=overrides, without=without)
+    return analyze(path.resolve(), chip=chip, overrides=overrides, without=without).report
 
 
 def from_analysis(path: Path, analysis: "Analysis") -> Loaded:

@@ -43,7 +43,7 @@ def serve(paths: list[Path], host: str, port: int, chip: str | None = None) -> N
     Raises:
         MegascopeError: a path does not exist or the address cannot be bound.
     """
-    from dashboard import security
+    from dashboard import security, worker
     from dashboard.app import create_app
     from dashboard.loading import load, what_if_report
 
@@ -73,6 +73,7 @@ def serve(paths: list[Path], host: str, port: int, chip: str | None = None) -> N
     try:
         server.serve_forever(poll_interval=0.2)
     finally:
+        worker.stop()
         server.server_close()
         for number, handler in previous.items():
             signal.signal(number, handler)

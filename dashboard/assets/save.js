@@ -2,13 +2,20 @@
 (function () {
   "use strict";
 
+  function valueOf(id) {
+    try {
+      const layout = window.dash_component_api.getLayout(id.startsWith("{") ? JSON.parse(id) : id);
+      return layout && layout.props ? layout.props.value : undefined;
+    } catch (error) {
+      return undefined; // an element that is no component
+    }
+  }
+
   /* What the user chose on the page: component id -> value. */
   function choices() {
-    const found = {}, api = window.dash_component_api;
-    if (!api || !api.getLayout) return found;
+    const found = {};
     document.querySelectorAll("#page [id]").forEach(function (element) {
-      const layout = api.getLayout(element.id.startsWith("{") ? JSON.parse(element.id) : element.id);
-      const value = layout && layout.props ? layout.props.value : undefined;
+      const value = valueOf(element.id);
       if (value !== undefined && value !== null) found[element.id] = value;
     });
     return found;

@@ -1,0 +1,49 @@
+"""Simulations in another process: the result comes from the cache, faults stay faults, killing is noticed."""
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from analyzer.errors import InputError, MegascopeError
+from dashboard import worker
+from dashboard.loading import load_all_cores
+
+DUMP = Path(__file__).parents[2] / "../shared/data/v6e-matmul/dump"
+
+
+@pytest.mark.skipif(not DUMP.is_dir(), reason="needs the public sample captures in ../shared/data")
+def test_the_result_is_kept_by_the_other_process(tmp_path):
+    target = tmp_path / "dump"
+    shutil.copytree(DUMP, target)
+    for path in [target, *target.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    loaded = load_all_cores(target, "v6e")
+    assert loaded.analysis.from_cache
+    assert loaded.cores == [0]
+
+
+def test_a_fault_is_met_by_whoever_asks(tmp_path):
+    worker.work_out(tmp_path / "nothing")
+    with pytest.raises(MegascopeError, match="does not exist"):
+        load_all_cores(tmp_path / "nothing")
+
+
+def test_a_killed_simulation_is_not_begun_again(tmp_path, monkeypatch, until):
+    monkeypatch.setattr(worker, "COMMAND", ["-c", "import time; time.sleep(600)"])
+    failures = []
+
+    def run():
+        try:
+            worker.work_out(tmp_path)
+        except InputError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    until(lambda: worker._running)
+    worker.stop()
+    thread.join(20)
+    assert "ended from outside" in str(failures[0])
+    assert not worker._running
