@@ -80,7 +80,7 @@ class Ours:
     """A kernel of the repository.
 
     target: as `megascope compile` takes it; scenario: None is the kernel's own. read_once: prefixes of the
-    operands that every core reads exactly once.
+    operands that every core reads exactly once; those in its facts (`weight_bytes`) are looked at anyway.
     """
 
     target: str
@@ -101,6 +101,7 @@ OURS = {
         Scenario(name=f"position {POSITION}", scalars={0: POSITION}),
     ),
     "k3_experts, 3 small layers": Ours(f"{HERE}/k3_kernels.py:experts", ("routing", "rows")),
+    "k3": Ours("k3", (), topology="2x2x4"),
 }
 
 
@@ -183,14 +184,29 @@ def test_all_gather_sends_its_ring(results):
 @pytest.mark.parametrize("name", sorted(OURS))
 def test_every_core_reads_its_operands_once(results, name):
     run = results[name]
-    once = [n for n in run.operands() if n.startswith(OURS[name].read_once)]
-    assert len(once) >= 2
+    prefixes, sizes = OURS[name].read_once, run.manifest["facts"].get("weight_bytes", {})
+    once = [n for n in run.operands() if prefixes and n.startswith(prefixes)]
+    assert len(once) + len(sizes) >= 2
+    for operand, size in sizes.items():
+        assert (size, 0) in run.result.operand_bytes.values(), operand
     for operand in once:
         read, _ = run.result.operand_bytes[run.operands()[operand]["index"]]
         assert read == run.operands()[operand]["bytes"], operand
     assert run.manifest["facts"]["layers"] in {loop.iterations for loop in run.result.loop_trips}
     for operand, size in run.manifest["facts"].get("bytes_per_rank", {}).items():
         assert run.result.operand_bytes[run.operands()[operand]["index"]][0] == size, operand
+
+
+@pytest.mark.slow
+def test_k3_reads_the_experts_its_routing_visits(results):
+    """The kernel's own scenario has two places per layer: how many (expert, row) pairs, and which."""
+    run = results["k3"]
+    facts, pops = run.manifest["facts"], run.manifest["scenario"]["pops"]
+    counts = next(values for values in pops.values() if len(values) == facts["expert_layers"])
+    reads = run.result.timeline.query("track == 'hbm_read'")
+    experts = reads[reads["name"].str.startswith("expert")]
+    assert run.manifest["batch"] == 1, "then every pair is an expert of its own"
+    assert experts["bytes"].sum() == sum(counts) * facts["expert_bytes"]
 
 
 @pytest.mark.slow
