@@ -169,6 +169,9 @@ def run_verb(
     tokens: Annotated[int, typer.Option(help="Tokens to generate.")] = 4,
     weights: Annotated[Path | None, typer.Option(help="Folder made by `megascope weights`.")] = None,
     capacity: Annotated[int | None, typer.Option(help="Tokens the KV cache holds.")] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="qwen: write a capture of the last steps, with their trace (a TPU).")
+    ] = None,
     temperature: Annotated[float, typer.Option(help="k3: 0 takes the likeliest token.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="k3: draw from the likeliest tokens up to this sum.")] = 1.0,
     seed: Annotated[int, typer.Option(help="k3: of the draws.")] = 0,
@@ -205,8 +208,17 @@ def run_verb(
             options = (temperature, speculate, stop, distributed, coordinator)
             if len(prompts) > 1 or any(option not in (None, False, 0.0) for option in options):
                 raise UsageError("run qwen", "continues one prompt, greedily", "Leave the options of k3 out.")
-            texts = [qwen.generate(prompts[0], tokens, weights, capacity, note=_say)]
+            if record is not None:
+                from megakernels.qwen.recording import Recording
+                from megakernels.qwen.recording import record as run_recorded
+
+                recording = Recording(prompts[0], tokens, weights, record, capacity)
+                texts = [run_recorded(recording, note=_say)]
+            else:
+                texts = [qwen.generate(prompts[0], tokens, weights, capacity, note=_say)]
         else:
+            if record is not None:
+                raise UsageError("run k3", "cannot record", "Use megascope record k3.")
             from megakernels.k3 import generate as k3
 
             k3.join(coordinator, processes, process, asked=distributed)

@@ -5,7 +5,7 @@ place and nowhere else.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,8 +19,8 @@ class DeviceLayer(Protocol):
     def facts(self) -> dict[str, Any]:
         """What the devices say of themselves."""
 
-    def put(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Arrays for shapes with shardings, on the devices."""
+    def put(self, arguments: tuple[Any, ...], values: Mapping[int, Sequence[int]]) -> tuple[Any, ...]:
+        """Arrays for shapes with shardings, on the devices; values: what whole numbers to put in some."""
 
     def run(self, compiled: Any, arrays: tuple[Any, ...]) -> None:
         """One step; returns when it is complete."""
@@ -70,19 +70,31 @@ class TpuLayer:
             "platform_version": local[0].client.platform_version,
         }
 
-    def put(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Small random numbers for floats, zeros for whole numbers (they may be indices)."""
+    def put(self, arguments: tuple[Any, ...], values: Mapping[int, Sequence[int]]) -> tuple[Any, ...]:
+        """Small random numbers for floats; for whole numbers, which may be indices, `values` or zeros.
+
+        Raises:
+            ValueError: Values are not as many as their argument has elements.
+        """
         jax = self._jax
         import jax.numpy as jnp
 
         def make(index: int, leaf: Any) -> Any:
-            def values() -> Any:
+            given = values.get(index)
+            if given is not None and len(given) != leaf.size:
+                raise ValueError(
+                    f"the kernel's facts give {len(given)} values for argument {index}, {leaf.shape}"
+                )
+
+            def fill() -> Any:
+                if given is not None:
+                    return jnp.asarray(given, leaf.dtype).reshape(leaf.shape)
                 if jnp.issubdtype(leaf.dtype, jnp.floating):
                     noise = jax.random.normal(jax.random.key(index), leaf.shape, jnp.float32)
                     return (0.02 * noise).astype(leaf.dtype)
                 return jnp.zeros(leaf.shape, leaf.dtype)
 
-            return jax.jit(values, out_shardings=leaf.sharding)()
+            return jax.jit(fill, out_shardings=leaf.sharding)()
 
         leaves, tree = jax.tree.flatten(arguments)
         arrays = [make(index, leaf) for index, leaf in enumerate(leaves)]
@@ -113,10 +125,20 @@ class TpuLayer:
 
 
 def load_layer(place: str | None, request: Mapping[str, Any]) -> DeviceLayer:
-    """The TPUs, or what `file.py:function` makes of the request (tests)."""
+    """The TPUs, or what `file.py:function` makes of the request (tests).
+
+    A request may name a driver, `module:function`: a layer on the TPUs that brings its own operands and goes
+    on from step to step.
+    """
+    import importlib
+    import importlib.util
+
+    if place is None and request.get("driver"):
+        module, _, function = request["driver"].partition(":")
+        driver: DeviceLayer = getattr(importlib.import_module(module), function)(request)
+        return driver
     if place is None:
         return TpuLayer(request.get("distributed"))
-    import importlib.util
 
     path, _, function = place.rpartition(":")
     spec = importlib.util.spec_from_file_location("megascope_device_layer", path)

@@ -43,6 +43,9 @@ class RecordRequest:
         dry_run: Do all but run.
         distributed: `coordinator`, `processes`, `process` where several hosts record together.
         device_layer: `file.py:function` in place of the TPUs (tests).
+        driver: `module:function`, the layer that gives the operands and moves on from step to step; None
+            runs one step on made-up operands again and again.
+        driver_options: For the driver, JSON values.
         gather_seconds: How long the first process waits for the captures of the others.
     """
 
@@ -57,6 +60,8 @@ class RecordRequest:
     dry_run: bool = False
     distributed: Mapping[str, Any] | None = None
     device_layer: str | None = None
+    driver: str | None = None
+    driver_options: Mapping[str, Any] = field(default_factory=dict)
     gather_seconds: float = 600.0
 
     @property
@@ -182,6 +187,7 @@ def _fill(request: RecordRequest, capture: Path, shown_log: Path, progress: Prog
             "step_seconds_untraced": result.get("step_seconds_untraced"),
             "step_seconds_traced": result.get("step_seconds_traced"),
             "clock": "host, time.perf_counter: device time and dispatch",
+            "outcome": result.get("outcome"),
         },
     }
     if not result.get("executed"):
@@ -195,8 +201,18 @@ def _fill(request: RecordRequest, capture: Path, shown_log: Path, progress: Prog
                 f"Look for its reason in {shown_log}; fewer --steps give a smaller trace.",
             )
         manifest["record"]["probe_effect"] = _probe_effect(request, capture, result, progress)
-    manifest["notes"].append("operands were made up: small random numbers, zeros for whole numbers")
+    manifest["notes"].append(_operands_note(request, manifest["facts"]))
     return manifest
+
+
+def _operands_note(request: RecordRequest, facts: Mapping[str, Any]) -> str:
+    """Where the operands came from."""
+    if request.driver is not None:
+        return f"operands were given by {request.driver}, every step went on from the one before"
+    given = ", ".join(facts.get("sample_inputs") or {})
+    if not given:
+        return "operands were made up: small random numbers, zeros for whole numbers"
+    return f"operands were made up: small random numbers; {given} as the kernel's facts say, else zeros"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +255,8 @@ def _run(
             "profiler_options": _profiler_options(request),
             "distributed": dict(request.distributed) if request.distributed else None,
             "device_layer": request.device_layer,
+            "driver": request.driver,
+            "driver_options": dict(request.driver_options),
         }
         job = Job("profiler.record_child", asked, environment, request.target, request.timeout_seconds)
         result = run_child(job, capture, shown_log, progress)

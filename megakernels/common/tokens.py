@@ -1,5 +1,6 @@
 """Text to tokens and back: a checkpoint's tokenizer, or bytes where there is none."""
 
+import json
 from pathlib import Path
 
 from megakernels.common.safetensors import CheckpointError
@@ -20,6 +21,35 @@ class ByteTokens:
         return " ".join(str(token) for token in tokens)
 
 
+# Where a checkpoint says which tokens end a text; the first file that does is right.
+STOP_FILES = ("generation_config.json", "config.json", "tokenizer_config.json")
+
+
+def stop_tokens(folder: Path) -> tuple[int, ...]:
+    """Tokens that end a text, as the files beside the tokenizer say; none if they do not.
+
+    Raises:
+        CheckpointError: A file is damaged.
+    """
+    for name in STOP_FILES:
+        try:
+            said = json.loads((folder / name).read_text())
+        except FileNotFoundError:
+            continue
+        except ValueError as error:
+            raise CheckpointError(folder / name, f"is no JSON: {error}", "Download it again.") from None
+        for described in (said, said.get("text_config") or {}):
+            ends = described.get("eos_token_id")
+            if ends is not None:
+                return tuple(ends) if isinstance(ends, list) else (int(ends),)
+        text = said.get("eos_token")
+        text = text.get("content") if isinstance(text, dict) else text
+        if text and (folder / "tokenizer.json").exists():
+            token = Tokens(folder / "tokenizer.json").number_of(text)
+            return () if token is None else (token,)
+    return ()
+
+
 class Tokens:
     """The checkpoint's tokenizer."""
 
@@ -35,6 +65,11 @@ class Tokens:
     def encode(self, text: str) -> list[int]:
         """Tokens of a text."""
         return list(self._tokenizer.encode(text).ids)
+
+    def number_of(self, text: str) -> int | None:
+        """The token that is exactly this text, if there is one."""
+        number = self._tokenizer.token_to_id(text)
+        return None if number is None else int(number)
 
     def decode(self, tokens: list[int]) -> str:
         """Text of tokens."""

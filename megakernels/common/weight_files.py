@@ -21,6 +21,7 @@ import ml_dtypes
 import numpy as np
 
 from megakernels.common.safetensors import CheckpointError
+from megakernels.common.tokens import STOP_FILES
 
 SCHEMA_VERSION = 1
 NAME, JOURNAL, PLAN = "weights.json", "journal.jsonl", "plan.json"
@@ -215,6 +216,7 @@ def named_dtype(name: str) -> np.dtype[Any]:
 
 
 def copy_tokenizer(checkpoint: Path, folder: Path) -> None:
-    """Put the checkpoint's tokenizer beside the weights, if it has one."""
-    if (checkpoint / TOKENIZER).exists():
-        shutil.copyfile(checkpoint / TOKENIZER, folder / TOKENIZER)
+    """Put the checkpoint's tokenizer, and what says which tokens end a text, beside the weights."""
+    for name in (TOKENIZER, *STOP_FILES):
+        if (checkpoint / name).exists():
+            shutil.copyfile(checkpoint / name, folder / name)

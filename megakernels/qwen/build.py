@@ -1,6 +1,7 @@
 """Builds the decode step at a size: the Pallas call, the shapes it takes, and the facts about it."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -127,7 +128,7 @@ def build(
     fp8: bool = False,
     cores: int = 8,
     layers: int | None = None,
-    model: str | QwenConfig = "qwen3.8-27b",
+    model: str | QwenConfig | Mapping[str, Any] = "qwen3.8-27b",
     level: Level = "regions",
     interpret: Any = False,
     **sizes: Any,
@@ -140,7 +141,7 @@ def build(
         fp8: Layer weights in float8 with block scales, as the published FP8 checkpoint has them.
         cores: TensorCores, 1, 2, 4 or 8.
         layers: Take only this many layers, a multiple of 4 to keep the pattern.
-        model: Name of a config in `megakernels.qwen.config.CONFIGS`, or a config.
+        model: Name of a config in `megakernels.qwen.config.CONFIGS`, or a config, or its fields.
         level: Hook level, `off` or `regions`.
         interpret: `pltpu.InterpretParams` to simulate on a CPU, False to compile.
         **sizes: Further fields of `Plan`, such as `capacity` or `ring_depth`.
@@ -154,10 +155,17 @@ def build(
         KeyError: There is no such model.
         TypeError: An option does not exist.
     """
-    config = CONFIGS[model] if isinstance(model, str) else model
+    plan = plan_of(batch=batch, verify=verify, fp8=fp8, cores=cores, layers=layers, model=model, **sizes)
+    return build_plan(plan, level=level, interpret=interpret)
+
+
+def plan_of(*, model: str | QwenConfig | Mapping[str, Any], layers: int | None = None, **sizes: Any) -> Plan:
+    """The plan that `build` builds for the same options; the fields of a config may come as a mapping."""
+    if isinstance(model, Mapping):
+        config = QwenConfig(**model)
+    else:
+        config = CONFIGS[model] if isinstance(model, str) else model
     if layers is not None:
         config = dataclasses.replace(config, layers=layers)
-    plan = Plan(config=config, batch=batch, verify=verify, fp8=fp8, cores=cores, **sizes)
-    if "ring_depth" not in sizes:
-        plan = with_ring_that_fits(plan)
-    return build_plan(plan, level=level, interpret=interpret)
+    plan = Plan(config=config, **sizes)
+    return plan if "ring_depth" in sizes else with_ring_that_fits(plan)

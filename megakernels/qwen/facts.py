@@ -28,6 +28,8 @@ PHASES = (
 )
 # Where the scenario of a report puts the sequences: past the first KV tile's half, none at a boundary.
 SCENARIO_POSITION, SCENARIO_SPACING = 500, 5
+SCENARIO_ACCEPTED = 4  # rows of the block before that a verify step replays
+TOKEN_SPACING = 7919  # between the tokens of a recorded step, so that their embeddings lie apart
 
 
 def vmem_bytes(plan: Plan) -> dict[str, int]:
@@ -89,6 +91,11 @@ def facts(plan: Plan, level: str) -> dict[str, Any]:
         ],
         "phases": list(PHASES),
         "scenario": scenario,
+        "sample_inputs": {
+            "tokens": [TOKEN_SPACING * (row + 1) % c.vocab for row in range(p.rows)],
+            "positions": scenario["positions"],
+            "accepted": [SCENARIO_ACCEPTED if p.verify else 0],
+        },
         "operands": [
             {"index": i, "name": name, "kind": "input", "read_bytes": read[name], "written_bytes": 0}
             for i, name in enumerate(inputs)
@@ -134,5 +141,5 @@ def _scenario(plan: Plan) -> dict[str, Any]:
     table = "scalars" if plan.batch == 1 else "smem"
     settings = {f"{table}.1": ",".join(str(at) for at in positions)}
     if plan.verify:
-        settings["scalars.2"] = "4"
+        settings["scalars.2"] = str(SCENARIO_ACCEPTED)
     return {"name": f"position {positions[0]}", "positions": positions, "set": settings}

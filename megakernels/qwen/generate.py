@@ -1,5 +1,6 @@
 """From a prompt to text: weights, tokenizer, prefill, decode, on whatever this machine has."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,8 @@ import jax
 import numpy as np
 
 from megakernels.common.safetensors import CheckpointError
-from megakernels.common.tokens import ByteTokens, Tokens
+from megakernels.common.tokens import ByteTokens, Tokens, stop_tokens
+from megakernels.qwen.build import with_ring_that_fits
 from megakernels.qwen.checkpoint import random_source
 from megakernels.qwen.config import SMALL, QwenConfig
 from megakernels.qwen.pack import pack_all
@@ -47,23 +49,38 @@ def generate(
         )
     sizes: dict[str, Any] = dict(layout)
     if on_tpu:
-        plan = Plan(config=config, capacity=capacity or CAPACITY, **sizes)
+        # One ring depth for both forms of the kernel: the verify form, which prefills, has less room.
+        plan = with_ring_that_fits(Plan(config=config, capacity=capacity or CAPACITY, verify=True, **sizes))
+        plan = dataclasses.replace(plan, verify=False)
     else:
         note(f"no TPU here: {config.name} in interpret mode on the CPU, {sizes['cores']} simulated cores")
         size = capacity or INTERPRETED_CAPACITY
         plan = Plan(config=config, capacity=size, kv_tile=64, kv_slots=2, ring_depth=4, head_depth=2, **sizes)
-    tokenizer = Tokens(weights / TOKENIZER) if weights and (weights / TOKENIZER).exists() else None
-    if tokenizer is None:
-        note("no tokenizer with these weights: bytes of the prompt are its tokens, results are token numbers")
-    words = tokenizer or ByteTokens(config.vocab)
+    words, stop = vocabulary(weights, config, note)
     decoder = Decoder(plan, arrays, interpret=False if on_tpu else _interpreter())
     tokens = words.encode(prompt)
     note(f"prefill of {len(tokens)} tokens")
     out = [decoder.prefill(tokens)]
     if count > 1:
         note(f"decoding {count - 1} more")
-        out += decoder.decode(count - 1)
-    return words.decode(out)
+        out += decoder.decode(count - 1, stop=stop)
+    return words.decode(until(stop, out))
+
+
+def vocabulary(
+    weights: Path | None, config: QwenConfig, note: Callable[[str], None]
+) -> tuple[ByteTokens | Tokens, tuple[int, ...]]:
+    """What turns text into tokens and back, and the tokens that end a text."""
+    if weights and (weights / TOKENIZER).exists():
+        return Tokens(weights / TOKENIZER), stop_tokens(weights)
+    note("no tokenizer with these weights: bytes of the prompt are its tokens, results are token numbers")
+    return ByteTokens(config.vocab), ()
+
+
+def until(stop: tuple[int, ...], tokens: list[int]) -> list[int]:
+    """Tokens before the first that ends a text."""
+    ends = [place for place, token in enumerate(tokens) if token in stop]
+    return tokens[: ends[0]] if ends else tokens
 
 
 def _weights(folder: Path | None, on_tpu: bool) -> tuple[QwenConfig, dict[str, Any], dict[str, np.ndarray]]:

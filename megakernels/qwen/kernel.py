@@ -19,7 +19,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from megakernels.common.collectives import EntryBarrier
 from megakernels.common.exchange import Exchange
-from megakernels.common.gemv import LANES, scaled_tile_product, tile_product
+from megakernels.common.gemv import LANES, MXU_COLUMNS, scaled_tile_product, tile_product
 from megakernels.common.ring import Ring
 from megakernels.hooks import layer, phase, tag
 from megakernels.qwen import attention, gdn
@@ -29,6 +29,7 @@ from megakernels.qwen.norm import norm, put_rows, squares_of
 from megakernels.qwen.plan import ROWS, Matrix, Plan
 from megakernels.qwen.refs import AXIS, REPLICATED, Core, Operands, Results, Staging, operand_names
 from megakernels.qwen.stream import Stream, WeightRefs, WeightStream
+from megakernels.qwen.words import from_words, to_words
 
 # Where a layer is: the slot of its constants and scales, and the stream of tiles.
 type Place = tuple[jax.Array, Stream]
@@ -183,29 +184,45 @@ def in_proj(core: Core, place: Place) -> Stream:
     return multiply(core, place, core.plan.w_in, lambda: v.normed[...], emit)
 
 
-def share(core: Core, product: jax.Array) -> jax.Array:
-    """Live rows of a product as they travel: bfloat16, a lone row folded into two."""
-    product = product[: core.plan.rows]
-    if core.plan.fold == 2:
-        half = product.shape[1] // 2
-        product = jnp.concatenate([product[:, :half], product[:, half:]], axis=0)
-    return product.astype(jnp.bfloat16)
+def give(core: Core, exchange: Exchange, matrix: Matrix, number: Any, product: jax.Array) -> None:
+    """Put tile `number` of this core's share of a sum, `[8, columns]`, where the others get it from."""
+    p = core.plan
+    if not p.as_words:
+        exchange.own[number] = product.astype(jnp.bfloat16)
+        return
+    words = to_words(product[: p.rows])
+    group, blocks = p.tiles_per_message(matrix), matrix.columns // MXU_COLUMNS
+    later = [(number >= first).astype(jnp.int32) for first in range(group, matrix.tiles, group)]
+    message = sum(later, jnp.int32(0))
+    first = pl.multiple_of((number - message * group) * (blocks * p.rows), p.rows)
+    for block in range(blocks):
+        place = pl.ds(first + block * p.rows, p.rows)
+        exchange.own[message, place] = words[:, block * LANES : (block + 1) * LANES]
+
+
+def send_finished(core: Core, exchange: Exchange, matrix: Matrix, number: Any, name: str) -> None:
+    """Send the message that is complete with tile `number`."""
+    group = core.plan.tiles_per_message(matrix)
+
+    @pl.when(lax.rem(number, group) == group - 1)
+    def _() -> None:
+        if group == matrix.tiles:
+            exchange.send(name)
+        elif core.plan.as_words:
+            exchange.send(name, lax.div(number, group), 1)
+        else:
+            exchange.send(name, number - (group - 1), group)
 
 
 def out_proj(core: Core, mixer: Exchange, place: Place) -> Stream:
     """This core's share of the mixer's output goes to all others."""
-    v = core.vmem
+    v, matrix = core.vmem, core.plan.w_out
 
     def emit(number: Any, product: jax.Array) -> None:
-        mixer.own[number] = share(core, product)
+        give(core, mixer, matrix, number, product)
+        send_finished(core, mixer, matrix, number, "mixer_share")
 
-        group = core.plan.tiles_per_message(core.plan.w_out)
-
-        @pl.when(lax.rem(number, group) == group - 1)
-        def _() -> None:
-            mixer.send("mixer_share", number - (group - 1), group)
-
-    return multiply(core, place, core.plan.w_out, lambda: v.mixed_rows[...], emit)
+    return multiply(core, place, matrix, lambda: v.mixed_rows[...], emit)
 
 
 def gate_up(core: Core, place: Place) -> Stream:
@@ -225,38 +242,50 @@ def gate_up(core: Core, place: Place) -> Stream:
 
 def down(core: Core, ffn: Exchange, place: Place) -> Stream:
     """This core's share of the FFN's output goes to all others."""
-    v = core.vmem
+    v, matrix = core.vmem, core.plan.w_down
 
     def rows() -> jax.Array:
         return jnp.concatenate([v.gated[i] for i in range(core.plan.w_gate_up.tiles)], axis=1)
 
     def emit(number: Any, product: jax.Array) -> None:
-        ffn.own[number] = share(core, product)
+        give(core, ffn, matrix, number, product)
+        send_finished(core, ffn, matrix, number, "ffn_share")
 
-        group = core.plan.tiles_per_message(core.plan.w_down)
-
-        @pl.when(lax.rem(number, group) == group - 1)
-        def _() -> None:
-            ffn.send("ffn_share", number - (group - 1), group)
-
-    return multiply(core, place, core.plan.w_down, rows, emit)
+    return multiply(core, place, matrix, rows, emit)
 
 
 def all_reduce(core: Core, exchange: Exchange, matrix: Matrix) -> jax.Array:
     """Add every core's share to the residual stream; partial sums of its squares, `[8, 128]`."""
     p, residual = core.plan, core.vmem.residual
     mail = exchange.receive()
-    width = matrix.columns // p.fold
-    for part in range(matrix.tiles):
-        total = mail[0, part].astype(jnp.float32)
-        for sender in range(1, p.cores):
-            total = total + mail[sender, part].astype(jnp.float32)
-        for fold in range(p.fold):
-            first = part * matrix.columns + fold * width
-            rows = total[fold : fold + 1] if p.fold == 2 else total
-            residual[: p.rows, first : first + width] += rows
+    if p.as_words:
+        for message in range(mail.shape[1]):
+            add_words(core, mail, matrix, message)
+    else:
+        for part in range(matrix.tiles):
+            total = mail[0, part].astype(jnp.float32)
+            for sender in range(1, p.cores):
+                total = total + mail[sender, part].astype(jnp.float32)
+            first = part * matrix.columns
+            residual[:, first : first + matrix.columns] += total
     exchange.finish()
     return squares_of(core)
+
+
+def add_words(core: Core, mail: Any, matrix: Matrix, message: int) -> None:
+    """`all_reduce` of few rows: shares are added as they lie, 128 columns of all rows under one another."""
+    p = core.plan
+    totals = from_words(mail[0, message])
+    for sender in range(1, p.cores):
+        totals = tuple(t + more for t, more in zip(totals, from_words(mail[sender, message]), strict=True))
+    half = matrix.columns // 2
+    for place in range(totals[0].shape[0] // p.rows):
+        tile, block = divmod(place, half // LANES)
+        for piece, total in enumerate(totals):
+            tiles_before = message * p.tiles_per_message(matrix) + tile
+            first = tiles_before * matrix.columns + piece * half + block * LANES
+            rows = total[place * p.rows : (place + 1) * p.rows]
+            core.vmem.residual[: p.rows, first : first + LANES] += rows
 
 
 def leave(core: Core) -> None:

@@ -18,7 +18,6 @@ from megakernels.qwen.config import QWEN3_8_27B, QwenConfig
 
 BF16_BYTES, F32_BYTES = 2, 4
 VMEM_BYTES = 64 << 20
-MESSAGE_BYTES = 20480  # a share is cut into messages of about this size
 ROWS = 8  # sublanes: activations are padded to this many rows
 VERIFY_ROWS = 8  # one anchor and seven proposals
 HISTORY_ROWS = 16  # convolution inputs kept by a verify step, 3 + 8, in whole tiles of 8
@@ -77,6 +76,7 @@ class Plan:
         head_depth: With fp8, lm_head tiles in flight in their own ring.
         bank_rows: Rows of 128 elements in a ring bank; 0 takes the least that holds one column pair of
             every matrix.
+        message_bytes: A share of a sum over cores leaves in messages of about this size.
     """
 
     config: QwenConfig = QWEN3_8_27B
@@ -90,6 +90,7 @@ class Plan:
     ring_depth: int = 16
     head_depth: int = 8
     bank_rows: int = 0
+    message_bytes: int = 20480
 
     def __post_init__(self) -> None:
         c = self.config
@@ -276,7 +277,7 @@ class Plan:
         Several messages overlap with the tiles still to come, but each costs time of its own; a share small
         enough for its latency to dominate leaves in one.
         """
-        messages = max(1, self.rows * matrix.n * BF16_BYTES // MESSAGE_BYTES)
+        messages = max(1, self.rows * matrix.n * BF16_BYTES // self.message_bytes)
         return max(
             n
             for n in range(1, matrix.tiles + 1)
@@ -284,9 +285,9 @@ class Plan:
         )
 
     @property
-    def fold(self) -> int:
-        """A lone bf16 row is folded into two, because rows of bf16 come in pairs in memory."""
-        return 2 if self.rows == 1 else 1
+    def as_words(self) -> bool:
+        """Whether shares of a sum travel as 32-bit words, see words.py: rows that fill no memory tile do."""
+        return self.rows < ROWS
 
     @cached_property
     def constants(self) -> dict[str, tuple[int, int]]:

@@ -3,6 +3,10 @@
 One function serves decode (one row per sequence) and verify or prefill (several consecutive rows of a
 sequence): `forward`. Weights keep the checkpoint's names and (out, in) shapes. dtype is the dtype of
 activations and matrix operands; norms, gates, softmax and the recurrent state are float32 always.
+
+The published bfloat16 model rounds every activation. The kernel rounds less: only what a matrix multiplies,
+what travels between cores, and what is cached. With a `KernelRounding` and a float32 state `forward` rounds
+exactly there, so that kernel and reference differ by the order of float32 sums alone.
 """
 
 from dataclasses import dataclass
@@ -14,6 +18,8 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from megakernels.qwen.config import QwenConfig
+
+NOTHING = -1e30  # below any score, and finite: less itself it gives 0
 
 
 @partial(
@@ -35,6 +41,21 @@ class ReferenceState:
     conv: jax.Array
     keys: jax.Array
     values: jax.Array
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRounding:
+    """Where the kernel rounds to bfloat16, for a state whose conv is float32 and whose caches are bfloat16.
+
+    cores: the output projections are sums over this many shares of their inputs, each share rounded.
+    kv_tile: tokens of a KV tile; attention weights are rounded relative to the highest score of the tiles
+        up to theirs.
+    window: the step's own tokens and those before them back to a multiple of this come last, in one piece.
+    """
+
+    cores: int = 1
+    kv_tile: int = 512
+    window: int = 16
 
 
 def initial_state(
@@ -89,22 +110,45 @@ def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, rest], -1)
 
 
-def _linear(x: jax.Array, weight: jax.Array) -> jax.Array:
+def _rounded(x: jax.Array, rounding: KernelRounding | None) -> jax.Array:
+    """x at a place where only the kernel rounds."""
+    # Not two casts: XLA may drop a pair of them.
+    return x if rounding is None else jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
+
+
+def _linear(x: jax.Array, weight: jax.Array, rounding: KernelRounding | None = None) -> jax.Array:
+    x = _rounded(x, rounding)
     y = jnp.einsum("...k,nk->...n", x, weight.astype(x.dtype), preferred_element_type=jnp.float32)
     return y.astype(x.dtype)
 
 
+def _linear_in_shares(x: jax.Array, weight: jax.Array, rounding: KernelRounding | None) -> jax.Array:
+    """`_linear` for the output projections, whose inputs are split over the cores."""
+    if rounding is None:
+        return _linear(x, weight)
+    total = jnp.zeros((), x.dtype)
+    for rows, share in zip(*(jnp.split(a, rounding.cores, -1) for a in (x, weight)), strict=True):
+        total = total + _rounded(_linear(rows, share, rounding), rounding)
+    return total
+
+
 def _gdn(
-    config: QwenConfig, p: dict[str, jax.Array], x: jax.Array, recurrent: jax.Array, conv: jax.Array
+    config: QwenConfig,
+    p: dict[str, jax.Array],
+    x: jax.Array,
+    recurrent: jax.Array,
+    conv: jax.Array,
+    *,
+    rounding: KernelRounding | None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Gated DeltaNet over x [B, rows, hidden]: output, states after every row [rows, B, ...], conv inputs."""
     c = config
     batch, rows, _ = x.shape
     f32 = jnp.float32
-    qkv = _linear(x, p["in_proj_qkv.weight"])
-    z = _linear(x, p["in_proj_z.weight"]).reshape(batch, rows, c.value_heads, c.value_dim)
-    beta = sigmoid(_linear(x, p["in_proj_b.weight"])).astype(f32)
-    a = _linear(x, p["in_proj_a.weight"]).astype(f32)
+    qkv = _rounded(_linear(x, p["in_proj_qkv.weight"], rounding), rounding)
+    z = _linear(x, p["in_proj_z.weight"], rounding).reshape(batch, rows, c.value_heads, c.value_dim)
+    beta = sigmoid(_linear(x, p["in_proj_b.weight"], rounding)).astype(f32)
+    a = _linear(x, p["in_proj_a.weight"], rounding).astype(f32)
     decay = jnp.exp(-jnp.exp(p["A_log"].astype(f32)) * jax.nn.softplus(a + p["dt_bias"].astype(f32)))
 
     history = jnp.concatenate([conv, qkv], 1)
@@ -132,7 +176,25 @@ def _gdn(
     out = out * jax.lax.rsqrt(jnp.mean(out * out, -1, keepdims=True) + c.norm_eps)
     out = p["norm.weight"].astype(f32) * out.astype(x.dtype).astype(f32)
     out = (out * jax.nn.silu(z.astype(f32))).astype(x.dtype).reshape(batch, rows, -1)
-    return _linear(out, p["out_proj.weight"]), states, history
+    return _linear_in_shares(out, p["out_proj.weight"], rounding), states, history
+
+
+def _softmax_in_pieces(
+    scores: jax.Array, positions: jax.Array, rounding: KernelRounding
+) -> tuple[jax.Array, jax.Array]:
+    """Attention weights `[B, rows, G, J, tokens]` as the kernel multiplies them, and their sum `[..., 1]`.
+
+    The kernel reads the cache piece by piece. A weight is rounded as exp(score - highest so far) and shrunk
+    exactly when a later piece has a higher score; the sum is of weights that were not rounded.
+    """
+    token = jnp.arange(scores.shape[-1])
+    window = positions[:, None] // rounding.window * rounding.window
+    piece = jnp.where(token < window, token // rounding.kv_tile, scores.shape[-1])
+    read = piece[:, None, :] <= piece[:, :, None]
+    so_far = jnp.max(jnp.where(read[:, None, None, None], scores[..., None, :], NOTHING), -1)
+    weights = jnp.exp(scores - so_far)
+    later = jnp.exp(so_far - jnp.max(scores, -1, keepdims=True))
+    return _rounded(weights, rounding) * later, jnp.sum(weights * later, -1, keepdims=True)
 
 
 def _attention(
@@ -141,38 +203,44 @@ def _attention(
     x: jax.Array,
     positions: jax.Array,
     cache: tuple[jax.Array, jax.Array],
+    *,
+    rounding: KernelRounding | None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Gated attention over x [B, rows, hidden] at consecutive positions; returns output and both caches."""
     c = config
     batch, rows, _ = x.shape
     keys, values = cache
     f32 = jnp.float32
-    q_gate = _linear(x, p["q_proj.weight"]).reshape(batch, rows, c.attention_heads, 2 * c.head_dim)
+    q_gate = _linear(x, p["q_proj.weight"], rounding).reshape(batch, rows, c.attention_heads, 2 * c.head_dim)
     q, gate = q_gate[..., : c.head_dim], q_gate[..., c.head_dim :]
-    k = _linear(x, p["k_proj.weight"]).reshape(batch, rows, c.kv_heads, c.head_dim)
-    v = _linear(x, p["v_proj.weight"]).reshape(batch, rows, c.kv_heads, c.head_dim)
+    k = _linear(x, p["k_proj.weight"], rounding).reshape(batch, rows, c.kv_heads, c.head_dim)
+    v = _linear(x, p["v_proj.weight"], rounding).reshape(batch, rows, c.kv_heads, c.head_dim)
     at = positions[:, None] + jnp.arange(rows)
     cos, sin = rope_tables(c, at)
     cos, sin = cos.astype(x.dtype), sin.astype(x.dtype)
     q = rotate(rms_norm(q, p["q_norm.weight"], c.norm_eps), cos, sin)
     k = rotate(rms_norm(k, p["k_norm.weight"], c.norm_eps), cos, sin)
     which = jnp.arange(batch)[:, None]
-    keys, values = keys.at[which, at].set(k), values.at[which, at].set(v)
-    grouped = q.reshape(batch, rows, c.kv_heads, -1, c.head_dim).astype(f32)
+    keys = keys.at[which, at].set(k.astype(keys.dtype))
+    values = values.at[which, at].set(v.astype(values.dtype))
+    grouped = _rounded(q, rounding).reshape(batch, rows, c.kv_heads, -1, c.head_dim).astype(f32)
     scores = (
         jnp.einsum("brgjd,btgd->brgjt", grouped, keys.astype(f32), precision="highest") * c.head_dim**-0.5
     )
     visible = jnp.arange(keys.shape[1]) <= at[..., None]
     scores = jnp.where(visible[:, :, None, None, :], scores, -jnp.inf)
-    weights = jax.nn.softmax(scores, -1).astype(x.dtype).astype(f32)
-    out = jnp.einsum("brgjt,btgd->brgjd", weights, values.astype(f32), precision="highest")
+    if rounding is None:
+        weights, total = jax.nn.softmax(scores, -1).astype(x.dtype).astype(f32), jnp.ones((), f32)
+    else:
+        weights, total = _softmax_in_pieces(scores, positions, rounding)
+    out = jnp.einsum("brgjt,btgd->brgjd", weights, values.astype(f32), precision="highest") / total
     out = out.reshape(batch, rows, -1).astype(x.dtype) * sigmoid(gate.reshape(batch, rows, -1))
-    return _linear(out, p["o_proj.weight"]), keys, values
+    return _linear_in_shares(out, p["o_proj.weight"], rounding), keys, values
 
 
-def _feed_forward(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-    gated = silu(_linear(x, p["mlp.gate_proj.weight"])) * _linear(x, p["mlp.up_proj.weight"])
-    return _linear(gated, p["mlp.down_proj.weight"])
+def _feed_forward(p: dict[str, jax.Array], x: jax.Array, rounding: KernelRounding | None) -> jax.Array:
+    gate, up = (_linear(x, p[f"mlp.{name}_proj.weight"], rounding) for name in ("gate", "up"))
+    return _linear_in_shares(silu(gate) * up, p["mlp.down_proj.weight"], rounding)
 
 
 def _layer_parameters(parameters: dict[str, jax.Array], layer: int, below: str = "") -> dict[str, jax.Array]:
@@ -186,6 +254,8 @@ def forward(
     state: ReferenceState,
     tokens: jax.Array,
     positions: jax.Array,
+    *,
+    rounding: KernelRounding | None = None,
 ) -> tuple[jax.Array, ReferenceState, list[ReferenceState]]:
     """Run rows consecutive tokens of each of B sequences.
 
@@ -195,6 +265,7 @@ def forward(
         state: before the first row; its conv dtype is the dtype of all activations.
         tokens: int32 [B, rows].
         positions: int32 [B], position of each sequence's first row.
+        rounding: round where the kernel does, and nowhere else; the state's conv must be float32.
 
     Returns:
         logits float32 [B, rows, vocab]; the state after the last row; the states after every row
@@ -214,19 +285,21 @@ def forward(
             index = len(keys)
             mixer = _layer_parameters(parameters, layer, "self_attn.")
             mixed, layer_keys, layer_values = _attention(
-                c, mixer, normed, positions, (state.keys[index], state.values[index])
+                c, mixer, normed, positions, (state.keys[index], state.values[index]), rounding=rounding
             )
             keys.append(layer_keys)
             values.append(layer_values)
         else:
             index = len(recurrent)
             mixer = _layer_parameters(parameters, layer, "linear_attn.")
-            mixed, states, history = _gdn(c, mixer, normed, state.recurrent[index], state.conv[index])
+            mixed, states, history = _gdn(
+                c, mixer, normed, state.recurrent[index], state.conv[index], rounding=rounding
+            )
             recurrent.append(states)
             conv.append(history)
         x = x + mixed
-        x = x + _feed_forward(p, rms_norm(x, p["post_attention_layernorm.weight"], c.norm_eps))
-    x = rms_norm(x, parameters["model.norm.weight"], c.norm_eps)
+        x = x + _feed_forward(p, rms_norm(x, p["post_attention_layernorm.weight"], c.norm_eps), rounding)
+    x = _rounded(rms_norm(x, parameters["model.norm.weight"], c.norm_eps), rounding)
     head = parameters["lm_head.weight"].astype(x.dtype)
     logits = jnp.einsum("brk,nk->brn", x, head, preferred_element_type=jnp.float32)
 
@@ -257,7 +330,9 @@ def decode_step(
     state: ReferenceState,
     tokens: jax.Array,
     positions: jax.Array,
+    *,
+    rounding: KernelRounding | None = None,
 ) -> tuple[jax.Array, jax.Array, ReferenceState]:
     """One token int32 [B] of each sequence: greedy next tokens [B], logits [B, vocab], new state."""
-    logits, after, _ = forward(config, parameters, state, tokens[:, None], positions)
+    logits, after, _ = forward(config, parameters, state, tokens[:, None], positions, rounding=rounding)
     return jnp.argmax(logits[:, 0], -1).astype(jnp.int32), logits[:, 0], after

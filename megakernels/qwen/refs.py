@@ -9,7 +9,7 @@ from jax.experimental.pallas import tpu as pltpu
 from megakernels.common.exchange import Exchange, ExchangeScratch, exchange_scratch
 from megakernels.common.gemv import LANES, MXU_COLUMNS
 from megakernels.common.ring import RingScratch, ring_scratch
-from megakernels.qwen.plan import HISTORY_ROWS, ROWS, WINDOW, Plan, round_up
+from megakernels.qwen.plan import HISTORY_ROWS, ROWS, WINDOW, Matrix, Plan, round_up
 from megakernels.qwen.stream import WeightStream
 
 AXIS = "core"
@@ -108,8 +108,11 @@ def staging(plan: Plan) -> Staging:
     conv = (p.conv_blocks, HISTORY_ROWS, LANES) if p.verify else (past, p.batch, p.conv_channels)
     state = (p.value_heads, c.key_dim, c.value_dim)
 
-    def shares(columns: int) -> tuple[int, int, int]:
-        return (c.hidden // columns, p.rows * p.fold, columns // p.fold)
+    def shares(matrix: Matrix) -> tuple[tuple[int, int, int], Any]:
+        if p.as_words:
+            messages = matrix.tiles // p.tiles_per_message(matrix)
+            return (messages, p.rows * matrix.n // MXU_COLUMNS // messages, LANES), jnp.uint32
+        return (matrix.tiles, ROWS, matrix.columns), bf16
 
     return Staging(
         residual=vmem((ROWS, c.hidden), f32),
@@ -135,8 +138,8 @@ def staging(plan: Plan) -> Staging:
         kv=vmem((p.kv_slots, p.kv_blocks, p.kv_tile, LANES), bf16),
         window=vmem((2, p.batch, p.kv_blocks, WINDOW, LANES), bf16),
         ring=ring_scratch(p.ring_depth, (p.bank, LANES), jnp.float8_e4m3fn if p.fp8 else bf16),
-        mixer_exchange=exchange_scratch(p.cores, shares(p.w_out.columns), bf16),
-        ffn_exchange=exchange_scratch(p.cores, shares(p.w_down.columns), bf16),
+        mixer_exchange=exchange_scratch(p.cores, *shares(p.w_out)),
+        ffn_exchange=exchange_scratch(p.cores, *shares(p.w_down)),
         token_exchange=exchange_scratch(p.cores, (2, ROWS, LANES), f32),
         kv_entries=pltpu.SMEM((p.max_kv_tiles,), i32),
         started=dma,

@@ -50,7 +50,7 @@ class Decoder:
         self.position = 0
         self.token = 0
         self._prefill_block = jax.jit(self._step_of(self._verify), donate_argnums=3)
-        self._steps = jax.jit(self._many, donate_argnums=2, static_argnums=4)
+        self._steps = jax.jit(self._many, donate_argnums=1, static_argnums=(3, 4))
         self._to_decode = jax.jit(functools.partial(after_rows, self.verify_plan))
 
     @property
@@ -79,8 +79,13 @@ class Decoder:
         self.token = int(np.asarray(next_tokens)[accepted - 1])
         return self.token
 
-    def decode(self, count: int, per_call: int = STEPS_PER_CALL) -> list[int]:
-        """The next `count` greedy tokens after the last one.
+    def decode(self, count: int, per_call: int = STEPS_PER_CALL, stop: Sequence[int] = ()) -> list[int]:
+        """The next greedy tokens after the last one.
+
+        Args:
+            count: How many.
+            per_call: Steps in a device call.
+            stop: Tokens after which no more steps run; the one that ended it is the last of the result.
 
         Raises:
             ValueError: The cache has no room for them.
@@ -88,12 +93,13 @@ class Decoder:
         if count > self.room:
             raise ValueError(f"{count} tokens more; the cache has room for {self.room}")
         out: list[int] = []
-        while len(out) < count:
+        while len(out) < count and self.token not in stop:
             steps = min(per_call, count - len(out))
             start = jnp.asarray([self.token], jnp.int32), jnp.asarray([self.position], jnp.int32)
-            tokens, self._state = self._steps(*start, self._state, self._weights, steps)
-            out += [int(t) for t in np.asarray(tokens)[:, 0]]
-            self.position, self.token = self.position + steps, out[-1]
+            ends = tuple(stop)
+            tokens, made, self._state = self._steps(start, self._state, self._weights, steps, ends)
+            out += [int(t) for t in np.asarray(tokens)[: int(made), 0]]
+            self.position, self.token = self.position + int(made), out[-1]
         return out
 
     def _step_of(self, build: KernelBuild) -> Callable[..., Any]:
@@ -107,18 +113,30 @@ class Decoder:
 
         return step
 
-    def _many(self, token: Any, position: Any, state: KernelState, weights: Any, steps: int) -> Any:
-        """`steps` decode steps; tokens int32 [steps, 1] and the state after them."""
+    def _many(
+        self, start: tuple[Any, Any], state: KernelState, weights: Any, steps: int, stop: tuple[int, ...]
+    ) -> Any:
+        """At most `steps` decode steps from a token and its position, none after one of `stop`.
+
+        Returns:
+            Tokens int32 [steps, 1], how many were made, the state after them.
+        """
         step = self._step_of(self._decode)
         none_accepted = jnp.zeros(1, jnp.int32)
+        ends = np.asarray(stop, np.int32)
 
-        def one(carry: Any, _: None) -> Any:
-            token, position, state = carry
+        def going_on(carry: Any) -> Any:
+            made, token, *_ = carry
+            return (made < steps) & ((made == 0) | ~jnp.any(token == ends))
+
+        def one(carry: Any) -> Any:
+            made, token, position, state, tokens = carry
             token, state = step(token, position, none_accepted, state, weights)
-            return (token, position + 1, state), token
+            return made + 1, token, position + 1, state, tokens.at[made].set(token)
 
-        (_, _, state), tokens = lax.scan(one, (token, position, state), None, length=steps)
-        return tokens, state
+        first = (jnp.int32(0), *start, state, jnp.zeros((steps, 1), jnp.int32))
+        made, _, _, state, tokens = lax.while_loop(going_on, one, first)
+        return tokens, made, state
 
 
 def _with(plan: Plan, **changes: Any) -> Plan:

@@ -25,7 +25,7 @@ class FakeLayer:
     def facts(self):
         return {"device_kind": self.devices()[0].device_kind, "local_devices": 1, "process": 0}
 
-    def put(self, arguments):
+    def put(self, arguments, values):
         return arguments
 
     def run(self, compiled, arrays):

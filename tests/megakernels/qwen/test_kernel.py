@@ -1,9 +1,15 @@
-"""The Qwen decode kernel against plain JAX, on 1, 2, 4 and 8 simulated cores, in two interpreter modes.
+"""The Qwen decode kernel against plain JAX, on 1, 2 and 8 simulated cores, in two interpreter modes.
 
 Eager copies with the race detector catch a missing handshake; copies done at the wait, into memory full of
 NaN, catch a missing wait. Neither catches both. Positions cross a KV tile (32 tokens) and a window (16).
+
+Rows and cores meet in one place only: the shares of a sum, which travel as words where there are fewer than 8
+rows. So not every batch runs on every slice. Each form (batch 1, 2, 4, 8, verify) runs in full length on some
+slice, and each slice (no exchange; KV heads of its own; KV heads shared by pairs) runs a decode of few rows,
+one of many, and verify.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,156 +17,172 @@ import pytest
 
 ON_WAIT = {"dma": "on_wait"}
 EAGER = {"dma": "eager", "detect_races": True}
-# Half a minute each: the short tier takes each case in one of the modes, the slow tier in the other.
-QUICK_ON_WAIT = [pytest.param(ON_WAIT, id="on_wait"), pytest.param(EAGER, id="eager", marks=pytest.mark.slow)]
-QUICK_EAGER = [pytest.param(ON_WAIT, id="on_wait", marks=pytest.mark.slow), pytest.param(EAGER, id="eager")]
 SIZES = {"ring_depth": 3, "capacity": 128, "kv_tile": 32, "kv_slots": 2}
-# Two layers, one of each kind, for what costs most: race detection and the default tier.
-SHORT = {"layers": 2, "attention_period": 2}
+# Half the heads for slices of 1 and 2 cores: a core of them is then the size of one of 8 cores.
+NARROW = {
+    "intermediate": 1024,
+    "vocab": 508,
+    "attention_heads": 4,
+    "kv_heads": 2,
+    "key_heads": 4,
+    "value_heads": 8,
+}
+# Two layers, one of each kind, where the length of the stream is not the question.
+SHORT = NARROW | {"layers": 2, "attention_period": 2}
 
-# Activations round to bfloat16 at other places in the kernel than in the reference (the kernel keeps more in
-# float32), which moves logits of size 1 by about 0.01. A wrong head, tile or gate moves them by about 1.
-TOLERANCE = 0.02
+# Kernel and reference round at the same places, so after few layers they agree to the last bits of float32
+# until a value falls on the other side of a rounding, which later layers amplify to about 0.005 of a logit's
+# size. Choices are clear by 0.1 (cases.GAP), so tokens must be equal. Wrong heads, tiles or gates move logits
+# by about 1.
+TOLERANCE = 0.015
+EXACT = 1e-5
+
+
+@pytest.fixture
+def run(simulated) -> Callable[..., dict[str, Any]]:
+    """A flawless run of cases.run."""
+    return lambda **options: simulated("qwen:run", timeout=580, **options).clean()
 
 
 def check(run: dict[str, Any]) -> None:
-    """Tokens equal on every core, logits and states within rounding.
-
-    A token may differ from the reference's where the reference's two logits are closer than rounding.
-    """
+    """Tokens equal on every core, logits of every row and all states within rounding."""
     assert run["cores_agree"]
-    assert not run["unexplained_tokens"]
-    equal = np.asarray(run["tokens"]) == np.asarray(run["expected"])
-    assert equal.mean() > 0.8
-    assert max(run["logits_error"]) < TOLERANCE
-    assert max(run["state_error"].values()) < TOLERANCE
+    assert run["tokens"] == run["expected"]
+    assert max(max(row) for row in run["row_errors"]) < TOLERANCE
+    assert max(run["state_errors"]) < TOLERANCE
 
 
-def check_verify(run: dict[str, Any]) -> None:
-    """The same for verify, where a token may differ where two logits are closer than rounding."""
-    assert max(run["logits_error"]) < TOLERANCE
-    assert max(run["state_error"]) < TOLERANCE
-    assert not run["unexplained_tokens"]
+def check_exact(run: dict[str, Any]) -> None:
+    """Besides, many rows of a short model are free of any rounding difference."""
+    check(run)
+    assert np.quantile(run["row_errors"], 0.25) < EXACT
 
 
-@pytest.mark.parametrize("mode", QUICK_ON_WAIT)
-def test_one_core(simulated, mode) -> None:
-    sizes = SIZES | {"cores": 1}
-    check(simulated("qwen:decode", sizes=sizes, model=SHORT, steps=2, first_position=31, **mode).clean())
+# The default tier: 2 layers, few steps, each form in one of the two modes.
 
 
-@pytest.mark.parametrize("mode", QUICK_EAGER)
-def test_two_cores_two_sequences(simulated, mode) -> None:
-    sizes = SIZES | {"cores": 2, "batch": 2}
-    check(simulated("qwen:decode", sizes=sizes, model=SHORT, steps=2, first_position=26, **mode).clean())
-
-
-@pytest.mark.parametrize("mode", QUICK_EAGER)
-def test_verify_and_every_state_it_can_go_on_from(simulated, mode) -> None:
-    sizes = SIZES | {"cores": 1}
-    check_verify(
-        simulated(
-            "qwen:verify", sizes=sizes, model=SHORT, accepted=[3, 8, 1], first_position=27, **mode
-        ).clean()
+def test_one_core_and_small_faults(run) -> None:
+    """Every small fault moves the logits far more than the kernel differs from the reference without it."""
+    vectors = (
+        "dt_bias",
+        "A_log",
+        "conv1d.weight",
+        "linear_attn.norm.weight",
+        "q_norm.weight",
+        "k_norm.weight",
     )
+    vectors += ("input_layernorm.weight", "post_attention_layernorm.weight", "model.norm.weight")
+    result = run(
+        sizes=SIZES | {"cores": 1, "batch": 4},
+        model=SHORT,
+        steps=1,
+        first_position=31,
+        faults=vectors,
+        **ON_WAIT,
+    )
+    check_exact(result)
+    for fault, errors in result["faults"].items():
+        assert np.min(errors) > 10 * EXACT, fault
 
 
-@pytest.mark.parametrize("mode", QUICK_ON_WAIT)
-def test_float8_weights(simulated, mode) -> None:
-    sizes = SIZES | {"cores": 1, "fp8": True, "head_depth": 2}
-    check(simulated("qwen:decode", sizes=sizes, model=SHORT, steps=1, first_position=31, **mode).clean())
+def test_two_cores_two_sequences(run) -> None:
+    sizes = SIZES | {"cores": 2, "batch": 2}
+    check_exact(run(sizes=sizes, model=SHORT, steps=2, first_position=26, **EAGER))
 
 
-@pytest.mark.parametrize("cores", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_hooks_change_no_bit_of_the_result(simulated, cores) -> None:
-    sizes = SIZES | {"cores": cores}
+def test_verify_and_every_state_it_can_go_on_from(run) -> None:
+    sizes = SIZES | {"cores": 1}
+    check_exact(run(sizes=sizes, model=SHORT, accepted=[3, 8, 1], first_position=27, **EAGER))
+
+
+def test_float8_weights(run) -> None:
+    sizes = SIZES | {"cores": 1, "batch": 2, "fp8": True, "head_depth": 2}
+    check_exact(run(sizes=sizes, model=SHORT, steps=1, first_position=31, **EAGER))
+
+
+def test_hooks_change_no_bit_of_the_result(run) -> None:
+    sizes = SIZES | {"cores": 2, "batch": 2}
     off, regions = (
-        simulated("qwen:decode", sizes=sizes, model=SHORT, steps=1, first_position=40, level=level).clean()
+        run(sizes=sizes, model=SHORT, steps=1, first_position=26, level=level, **EAGER)
         for level in ("off", "regions")
     )
     np.testing.assert_array_equal(off["logits"], regions["logits"])
     assert off["tokens"] == regions["tokens"]
 
 
-def test_the_comparison_notices_wrong_weights(simulated) -> None:
-    run = simulated(
-        "qwen:decode",
-        sizes=SIZES | {"cores": 1},
+def test_the_comparison_notices_wrong_weights(run) -> None:
+    result = run(
+        sizes=SIZES | {"cores": 1, "batch": 4},
         model=SHORT,
         steps=1,
         first_position=31,
         swap_gate_and_up=True,
-    ).clean()
-    assert max(run["logits_error"]) > 5 * TOLERANCE
+        **ON_WAIT,
+    )
+    assert np.min(result["row_errors"]) > 5 * TOLERANCE
+    assert result["tokens"] != result["expected"]
+
+
+# The slow tier: the pattern of the real model, 6 steps over a KV tile's end, every slice.
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("cores", "batch"), [*((cores, batch) for cores in (1, 2, 8) for batch in (1, 2, 4, 8)), (4, 2)]
+    ("cores", "batch", "mode"),
+    [
+        (1, 2, ON_WAIT),
+        (1, 8, ON_WAIT),
+        (2, 1, EAGER),
+        (2, 4, ON_WAIT),
+        (8, 1, EAGER),
+        (8, 8, ON_WAIT),
+    ],
+    ids=lambda value: value["dma"] if isinstance(value, dict) else str(value),
 )
-def test_decode_of_every_batch_on_every_slice(simulated, cores, batch) -> None:
+def test_decode_over_six_steps(run, cores, batch, mode) -> None:
+    model = {} if cores == 8 else NARROW
     sizes = SIZES | {"cores": cores, "batch": batch}
-    check(simulated("qwen:decode", sizes=sizes, steps=6, first_position=28, timeout=900, **ON_WAIT).clean())
+    # The published model's rounding knows of no cores: comparing with it once is enough.
+    published = (cores, batch) == (1, 8)
+    result = run(sizes=sizes, model=model, steps=6, first_position=28, published=published, **mode)
+    check(result)
+    if published:
+        assert result["published_tokens"] == result["tokens"]
+        assert result["published_error"] < 2 * TOLERANCE
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cores", [1, 2, 8])
-def test_verify_on_every_slice(simulated, cores) -> None:
+def test_verify_over_six_steps(run, cores) -> None:
+    model = {} if cores == 8 else NARROW
     sizes = SIZES | {"cores": cores}
-    check_verify(
-        simulated(
-            "qwen:verify", sizes=sizes, accepted=[3, 8, 1, 5, 8, 2], first_position=27, timeout=900
-        ).clean()
-    )
+    accepted = [3, 8, 1, 5, 8, 2]
+    check(run(sizes=sizes, model=model, accepted=accepted, first_position=27, **ON_WAIT))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cores", [2, 8])
-@pytest.mark.parametrize("batch", [1, 4])
-def test_float8_weights_on_every_slice(simulated, cores, batch) -> None:
-    sizes = SIZES | {"cores": cores, "batch": batch, "fp8": True, "head_depth": 1}
-    check(simulated("qwen:decode", sizes=sizes, steps=6, first_position=28, timeout=900, **ON_WAIT).clean())
+@pytest.mark.parametrize("form", [{"steps": 3, "batch": 4}, {"accepted": [3, 8]}], ids=str)
+def test_float8_weights_on_two_cores(run, form) -> None:
+    form = dict(form)
+    sizes = SIZES | {"cores": 2, "batch": form.pop("batch", 1), "fp8": True, "head_depth": 1}
+    check(run(sizes=sizes, model=NARROW, first_position=30, **form, **ON_WAIT))
 
 
 @pytest.mark.slow
-def test_float8_verify(simulated) -> None:
-    sizes = SIZES | {"cores": 2, "fp8": True, "head_depth": 1}
-    check_verify(
-        simulated("qwen:verify", sizes=sizes, accepted=[3, 8, 1], first_position=27, timeout=900).clean()
-    )
-
-
-@pytest.mark.slow
-def test_eight_layers_eager(simulated) -> None:
-    sizes = SIZES | {"cores": 2, "batch": 2, "ring_depth": 5}
-    model = {"layers": 8}
-    check(
-        simulated(
-            "qwen:decode", sizes=sizes, model=model, steps=2, first_position=31, timeout=900, dma="eager"
-        ).clean()
-    )
-
-
-@pytest.mark.slow
-def test_eight_cores_race_free(simulated) -> None:
-    sizes = SIZES | {"cores": 8, "batch": 2}
-    check(
-        simulated(
-            "qwen:decode", sizes=sizes, model=SHORT, steps=2, first_position=31, timeout=900, **EAGER
-        ).clean()
-    )
-
-
 @pytest.mark.parametrize(
-    "change",
-    [{"ring_depth": 1}, {"ring_depth": 40}, {"kv_slots": 1}, {"kv_tile": 16}, {"bank_rows": 6144}],
+    ("sizes", "form"),
+    [
+        ({"cores": 1, "ring_depth": 1, "kv_slots": 1, "kv_tile": 16}, {"steps": 1}),
+        # Banks of several column pairs, more of them than tiles.
+        ({"cores": 1, "ring_depth": 40, "bank_rows": 6144}, {"steps": 1}),
+        # Shares that leave in two messages, of 8 rows and of fewer, of one tile and of two.
+        ({"cores": 2, "bank_rows": 1024, "message_bytes": 4096}, {"accepted": [5]}),
+        ({"cores": 2, "batch": 4, "message_bytes": 4096, "hidden": 1024}, {"steps": 1}),
+    ],
     ids=str,
 )
-@pytest.mark.slow
-def test_every_way_to_stream_gives_the_same_result(simulated, change) -> None:
-    sizes = SIZES | {"cores": 2} | change
-    check(
-        simulated(
-            "qwen:decode", sizes=sizes, model=SHORT, steps=2, first_position=63, timeout=600, **EAGER
-        ).clean()
-    )
+def test_every_way_to_stream_gives_the_same_result(run, sizes, form) -> None:
+    sizes = SIZES | sizes
+    hidden = sizes.pop("hidden", 512)
+    model = SHORT | {"hidden": hidden, "intermediate": 2 * hidden}
+    check(run(sizes=sizes, model=model, first_position=63, **form, **EAGER))

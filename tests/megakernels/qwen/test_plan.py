@@ -75,7 +75,8 @@ def test_vmem_of_few_rows_counts_small_memory_tiles() -> None:
     sizes = vmem_bytes(Plan())
     assert sizes["rope_rows"] == 512
     assert sizes["ring.banks"] == 16 * 10240 * 128 * 2
-    assert sizes["mixer_exchange.mail"] == 8 * 5120 * 2
+    # 20 rows of words, in memory tiles of 8 rows.
+    assert sizes["mixer_exchange.mail"] == 8 * 24 * 128 * 4
 
 
 @pytest.mark.parametrize(

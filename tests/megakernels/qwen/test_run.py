@@ -8,24 +8,34 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 SIZES = {"ring_depth": 3, "capacity": 128, "kv_tile": 32, "kv_slots": 2}
-SHORT = {"layers": 2, "attention_period": 2}
+NARROW = {
+    "layers": 4,
+    "intermediate": 1024,
+    "vocab": 508,
+    "attention_heads": 4,
+    "kv_heads": 2,
+    "key_heads": 4,
+    "value_heads": 8,
+}
 
 
 @pytest.mark.slow
 def test_generated_tokens_are_the_reference_s(simulated) -> None:
+    """Prefill in blocks, decode in calls; a token that ends a text stops the steps of its call."""
     # 11 tokens: a whole block and 3 of a second, so the state comes from inside a block.
     run = simulated(
-        "qwen:generate", sizes=SIZES | {"cores": 1}, model=SHORT, prompt=11, count=6, per_call=3, timeout=300
+        "qwen:generate",
+        sizes=SIZES | {"cores": 2},
+        model=NARROW,
+        prompt=11,
+        count=7,
+        per_call=3,
+        timeout=580,
     ).clean()
     assert run["ours"] == run["theirs"]
-
-
-@pytest.mark.slow
-def test_two_cores_four_layers(simulated) -> None:
-    run = simulated(
-        "qwen:generate", sizes=SIZES | {"cores": 2}, model={}, prompt=16, count=4, per_call=2, timeout=600
-    ).clean()
-    assert run["ours"] == run["theirs"]
+    end = run["stopped_by"]
+    assert run["stopped"] == run["theirs"][: run["theirs"].index(end, 1) + 1]
+    assert run["steps_after_stop"] == len(run["stopped"]) - 1
 
 
 def megascope(*arguments: str) -> subprocess.CompletedProcess[str]:
