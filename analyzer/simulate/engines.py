@@ -96,8 +96,8 @@ class IciPort:
         self.sibling_free = 0.0
         self.link_free: dict[int, float] = {}
 
-    def send(self, issued: float, size: int, chip: int | None, hops: int = 1) -> tuple[float, float, float]:
-        """Send `size` bytes to another chip, or to the sibling core where chip is None.
+    def send(self, issued: float, size: int, chip: int | None, hops: int = 0) -> tuple[float, float, float]:
+        """Send `size` bytes to another chip, `hops` hosts away, or to the sibling core where chip is None.
 
         Returns:
             (start of the byte flow, when the source buffer is free again, arrival at the peer).
@@ -117,7 +117,7 @@ class IciPort:
         link_end = link_start + size * self.link_ps
         self.link_free[chip] = link_end
         end = link_end if link_end > injected else injected
-        return start, end, end + self.link_latency + (hops - 1) * self.hop_latency
+        return start, end, end + self.link_latency + hops * self.hop_latency
 
 
 @dataclass(slots=True)

@@ -46,7 +46,7 @@ class RunOptions:
     start: float = 0.0
     remote_flags: frozenset[int] = NO_FLAGS
     without: frozenset[str] = frozenset()
-    hops: Callable[[int, int], int] = lambda a, b: 1
+    hops: Callable[[int, int], int] = lambda a, b: 0
 
 
 class CoreRun:

@@ -1,4 +1,6 @@
-"""Where chips sit in the torus, and how many hops lie between two.
+"""Where chips sit in the torus, and how many hops between hosts lie between two.
+
+Within a host every peer takes the same time (measured), so only the way from host to host counts.
 
 A chip's number, as remote operations carry it: bits 0-1 are its place on the 2x2 host board, the bits
 above count hosts. Inferred from dumps of 2x2x4 slices; a slice of another shape is numbered alike.
@@ -30,18 +32,26 @@ def chip_place(chip: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def hop_counter(topology: str | None, chips: int) -> Callable[[int, int], int]:
-    """A function of two chips: hops on the shortest way, wrapping round in directions longer than 2."""
+    """A function of two chips: hosts the shortest way goes on to, wrapping round where there are more than 2.
+
+    0 within a host, and where the topology is not known.
+    """
     shape = parse(topology)
     if shape is None or math.prod(shape) < chips:
-        return lambda a, b: 1
-    places = [chip_place(c, shape) for c in range(math.prod(shape))]
+        return lambda a, b: 0
+    boards = [2 if axis < 2 and size > 1 else 1 for axis, size in enumerate(shape)]
+    places = [
+        tuple(p // board for p, board in zip(chip_place(c, shape), boards, strict=False))
+        for c in range(math.prod(shape))
+    ]
+    hosts = [size // board for size, board in zip(shape, boards, strict=True)]
 
     @functools.cache
     def hops(a: int, b: int) -> int:
         total = 0
-        for size, p, q in zip(shape, places[a], places[b], strict=False):
+        for count, p, q in zip(hosts, places[a], places[b], strict=False):
             distance = abs(p - q)
-            total += min(distance, size - distance) if size > 2 else distance
-        return max(total, 1)
+            total += min(distance, count - distance) if count > 2 else distance
+        return total
 
     return hops

@@ -87,7 +87,7 @@ def test_sibling_core_is_reached_without_the_links():
 
 def test_sending_is_serial_and_hops_cost_latency():
     one = port()
-    arrivals = [one.send(0.0, 0, chip, hops)[2] for chip, hops in ((1, 1), (2, 1), (3, 3))]
+    arrivals = [one.send(0.0, 0, chip, hops)[2] for chip, hops in ((1, 0), (2, 0), (3, 2))]
     assert arrivals == [1e5 + 2e6, 2e5 + 2e6, 3e5 + 3e6]
 
 
@@ -131,9 +131,9 @@ def test_chips_of_a_slice():
     places = {chip_place(c, shape) for c in range(16)}
     assert len(places) == 16
     hops = hop_counter("2x2x4", 16)
-    assert hops(0, 1) == 1
-    assert hops(0, 3) == 2
-    assert hops(0, 4) == 1  # next host
+    assert hops(0, 1) == hops(0, 3) == 0  # one host: every peer took the same time
+    assert hops(0, 4) == hops(3, 4) == 1  # next host
     assert hops(0, 8) == 2
     assert hops(0, 12) == 1  # wraps round
-    assert hop_counter(None, 4)(0, 3) == 1
+    assert hop_counter(None, 4)(0, 3) == 0
+    assert hop_counter("4x4x4", 64)(0, 63) == 3  # boards of 2x2: one step in each direction
