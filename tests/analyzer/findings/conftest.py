@@ -24,6 +24,14 @@ UNITS = (
     "convert", "transpose", "reduce", "idle_mxu", "overhead", "straight", "small", "padded", "one_mxu",
     "spills", "never",
 )  # fmt: skip
+# Three faults in one kernel, and all but one of them.
+THREE = ("three", "three+transpose", "three+reduce", "three+overhead")
+
+
+def _options(name: str) -> dict[str, object]:
+    """What the builder takes: the fault, and what to leave out."""
+    fault, plus, without = name.partition("+")
+    return {"fault": fault} | ({"good": True if without == "good" else without} if plus else {})
 
 
 class Planted:
@@ -36,16 +44,17 @@ class Planted:
 
     def capture(self, name: str) -> Path:
         """The capture of a kernel."""
-        fault = name.removesuffix("+good")
-        file, topology = ("planted_units", "1x1x1") if fault in UNITS else ("planted", "2x2x1")
+        of_units = name.partition("+")[0] in (*UNITS, "three")
+        file, topology = ("planted_units", "1x1x1") if of_units else ("planted", "2x2x1")
         if file not in self._compiled:
-            names = [f"{n}{g}" for n in UNITS for g in ("", "+good")] if fault in UNITS else STREAM
+            names = [f"{n}{g}" for n in UNITS for g in ("", "+good")] if of_units else STREAM
+            names = [*names, *(THREE if of_units else ())]
             jobs = [
                 {
                     "name": n,
                     "target": f"{HERE / file}.py:build",
                     "topology": topology,
-                    "options": {"fault": n.removesuffix("+good")} | ({"good": True} if "+" in n else {}),
+                    "options": _options(n),
                 }
                 for n in names
             ]

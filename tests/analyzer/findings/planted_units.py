@@ -178,6 +178,23 @@ def half_tiles(x, w, acc, turns, whole):
     lax.fori_loop(0, turns if not whole else turns // 2, turn, None)
 
 
+def three(x, w, acc, turns, without):
+    """Three faults one after the other; `without` names the one that is left out."""
+
+    def scale(t, _):
+        row = pl.multiple_of((t & 31) * 8, 8)
+        acc[pl.ds(row, 8), :128] = x[pl.ds(row, 8), :128] * 1.5
+
+    def add(t, total):
+        if without == "reduce":
+            return total + x[:8] * 1.0001
+        return total + jnp.sum(total * x[:8], axis=1, keepdims=True)
+
+    transpose(x, w, acc, turns, without == "transpose")
+    lax.fori_loop(0, 800, scale, None, unroll=16 if without == "overhead" else 1)
+    acc[:8] += lax.fori_loop(0, 120, add, x[:8])
+
+
 # name -> (body, dtype and shape of x, of one tile of w, of the result, turns)
 F32, BF16 = jnp.float32, jnp.bfloat16
 SQUARE = (SIDE, SIDE)
@@ -191,6 +208,7 @@ BODIES = {
     "spills": (spill, (F32, (768, 128)), BF16, (768, 128), 300),
     "straight": (straight, (F32, (256, 128)), BF16, (256, 128), 40),
     "pushes": (pushes, (BF16, (ROWS, SIDE)), {False: BF16, True: FP8}, (ROWS, SIDE), 200),
+    "three": (three, (F32, (256, 256)), BF16, (256, 256), 64),
     "small": (nothing, (F32, (256, 8, 128)), BF16, (ROWS, SIDE), 0),
     "padded": (nothing, {False: (F32, (8192, 64)), True: (F32, (4096, 128))}, BF16, (ROWS, SIDE), 0),
     "one_mxu": (half_tiles, (BF16, (ROWS, SIDE)), BF16, (ROWS, SIDE), 200),
@@ -198,8 +216,8 @@ BODIES = {
 }
 
 
-def build(fault: str = "convert", good: bool = False):
-    """The kernel with a fault, or without it."""
+def build(fault: str = "convert", good: bool | str = False):
+    """The kernel with a fault, or without it; of several faults, `good` names the one left out."""
     body, x_given, w_given, out_shape, turns = BODIES[fault]
     (x_type, x_shape), w_type = (
         given[good] if isinstance(given, dict) else given for given in (x_given, w_given)

@@ -154,6 +154,19 @@ def test_every_rule_has_a_pair():
     assert {pair.rule for pair in PAIRS} | elsewhere == {rule.identifier for rule in findings.rules()}
 
 
+def test_three_faults_of_one_kernel_rank_by_what_removing_each_gains(planted):
+    report = planted.report("three")
+    rules = {"transpose": "MS305", "overhead": "MS406", "reduce": "MS305"}
+    gains = {
+        name: report["step"]["time_ps"] - planted.report(f"three+{name}")["step"]["time_ps"] for name in rules
+    }
+    order = sorted(gains, key=lambda name: -gains[name])
+    assert gains[order[0]] > 1.2 * gains[order[1]] > 1.44 * gains[order[2]]
+    assert [f["id"] for f in report["findings"][:3]] == [rules[name] for name in order]
+    for finding, name in zip(report["findings"], order, strict=False):
+        assert finding["saving_ps"] == pytest.approx(gains[name], rel=0.3), name
+
+
 def test_costlier_faults_rank_higher(planted):
     """Across builds: the fault that costs more has the larger saving, as the first finding."""
     order = ["exchange", "barrier", "store", "urgent"]
