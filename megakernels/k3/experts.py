@@ -39,7 +39,7 @@ from megakernels.k3.plan import ROWS, round_up
 from megakernels.k3.situ import situ
 
 NOBODY = 1e9  # above any key
-PARTS = (("up", "up_scale"), ("down", "down_scale"))  # what is waited for together
+PARTS = 2  # an expert is waited for in two parts, see ExpertPlan.early_turns
 ROW_BITS = 3  # of a key: 8 * expert + row
 
 
@@ -105,6 +105,16 @@ class ExpertPlan:
         """The most (expert, row) pairs that a rank can have."""
         return self.rows * min(self.config.active_experts, self.experts)
 
+    @property
+    def turns(self) -> int:
+        """Turns of 128 columns of gate and of up."""
+        return self.width // LANES
+
+    @property
+    def early_turns(self) -> int:
+        """Turns that are multiplied when they are there; meanwhile the others arrive, and down."""
+        return max(1, 2 * self.turns // 3)
+
     @cached_property
     def shapes(self) -> dict[str, tuple[int, int]]:
         """One expert's arrays on a rank, int32.
@@ -112,10 +122,9 @@ class ExpertPlan:
         Gate and up stand beside one another in turns of 128 columns, one turn below the other; then down.
         """
         latent, width = self.config.latent, self.width
-        turns = width // LANES
         return {
-            "up": (turns * latent // 8, MXU_COLUMNS),
-            "up_scale": (turns * fp4.scale_words(latent), MXU_COLUMNS),
+            "up": (self.turns * latent // 8, MXU_COLUMNS),
+            "up_scale": (self.turns * fp4.scale_words(latent), MXU_COLUMNS),
             "down": (width // 8, latent),
             "down_scale": (fp4.scale_words(width), latent),
         }
@@ -150,7 +159,7 @@ class Staging(NamedTuple):
     experts: Any  # SMEM i32 [pairs + 1]: the different experts of the pairs
     counts: Any  # SMEM i32 [2]: of pairs, of different experts
     sums: Any  # f32 [rows, 8, latent]: `total`, not yet added up over groups
-    full: Any  # DMA semaphores [slots, 2]: gate and up are there, down is
+    full: Any  # DMA semaphores [slots, 2]: the early turns of gate and up are there, the rest is
 
 
 def staging(plan: ExpertPlan) -> Staging:
@@ -167,7 +176,7 @@ def staging(plan: ExpertPlan) -> Staging:
         experts=pltpu.SMEM((p.pairs + 1,), jnp.int32),
         counts=pltpu.SMEM((2,), jnp.int32),
         sums=pltpu.VMEM((p.rows, fp4.GROUPS, latent), jnp.float32),
-        full=pltpu.SemaphoreType.DMA((p.slots, len(PARTS))),
+        full=pltpu.SemaphoreType.DMA((p.slots, PARTS)),
     )
 
 
@@ -233,7 +242,7 @@ def start_loads(core: ExpertCore, index: Any) -> None:
 
 def load(core: ExpertCore, index: Any, number: Any, slot: Any) -> None:
     """Request the expert that stands at `number` in the list of experts."""
-    for part in range(len(PARTS)):
+    for part in range(PARTS):
         for name, copy in part_copies(core, index, core.vmem.experts[number], slot, part):
             tag(copy, name).start()
 
@@ -249,9 +258,16 @@ def await_part(core: ExpertCore, begins: Any, slot: Any, part: int) -> None:
 
 def part_copies(core: ExpertCore, index: Any, expert: Any, slot: Any, part: int) -> list[tuple[str, Any]]:
     """The copies that bring a part of an expert into a slot."""
-    hbm, v = core.hbm, core.vmem
-    pairs = [(n, getattr(hbm, n).at[index, expert], getattr(v, n).at[slot]) for n in PARTS[part]]
-    return [(f"expert_{n}", pltpu.make_async_copy(s, d, v.full.at[slot, part])) for n, s, d in pairs]
+    p, hbm, v = core.plan, core.hbm, core.vmem
+    copies = []
+    for name, (rows, _) in p.shapes.items():
+        early = rows // p.turns * p.early_turns if name in ("up", "up_scale") else 0
+        first, size = ((0, early), (early, rows - early))[part]
+        if size:
+            here = pl.ds(first, size)
+            source, into = getattr(hbm, name).at[index, expert, here], getattr(v, name).at[slot, here]
+            copies.append((f"expert_{name}", pltpu.make_async_copy(source, into, v.full.at[slot, part])))
+    return copies
 
 
 def spread_rows(core: ExpertCore, rows: Any) -> None:
@@ -326,11 +342,10 @@ def multiply(core: ExpertCore, begins: Any, slot: Any, keys: list[Any]) -> None:
         return jnp.concatenate([v.spread[row, block] for row in rows], axis=0)
 
     await_part(core, begins, slot, 0)
-    turns = p.width // LANES
-    products = [gate_up(core, slot, spread, turn) for turn in range(turns - 1)]
+    products = [gate_up(core, slot, spread, turn) for turn in range(p.early_turns)]
     # Nothing passes a wait. Here no more hangs on it than what the matrix units have not yet given back.
     await_part(core, begins, slot, 1)
-    products.append(gate_up(core, slot, spread, turns - 1))
+    products += [gate_up(core, slot, spread, turn) for turn in range(p.early_turns, p.turns)]
     inner = [[activated(core, own) for own in by_row(product)] for product in products]
     shares: list[jax.Array] = []
     for block in range(p.width // fp4.BLOCK):
