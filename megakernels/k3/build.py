@@ -195,4 +195,6 @@ def build(
     )
     if "ring_depth" not in sizes:
         plan = with_ring_that_fits(plan)
+    if (used := sum(vmem_bytes(plan).values())) > VMEM_BYTES:
+        raise ValueError(f"the arrays of this plan take {used} bytes of VMEM, and there are {VMEM_BYTES}")
     return build_plan(plan, level=level, interpret=interpret)

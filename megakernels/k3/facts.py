@@ -10,6 +10,7 @@ from megakernels.k3.plan import HISTORY_ROWS, ROWS
 from megakernels.k3.scenario import busiest_pops
 from megakernels.k3.step_plan import VMEM_BYTES, StepPlan
 from megakernels.k3.step_refs import AXIS, Operands, staging
+from megakernels.k3.vmem_plan import layer_plan
 
 PHASES = (
     "attention_residual",
@@ -21,7 +22,7 @@ PHASES = (
     "out_norm",
     "latent_proj",
     "side_proj",
-    "latent_exchange",
+    "latent_gather",
     "query_proj",
     "attention",
     "cache_prefetch",
@@ -35,9 +36,9 @@ PHASES = (
     "router",
     "top_k",
     "shared_up",
-    "shared_down",
-    "latent_gather",
+    "moe_latent_gather",
     "experts",
+    "shared_down",
     "experts_sum",
     "latent_up",
     "output_gather",
@@ -45,6 +46,7 @@ PHASES = (
     "lm_head",
     "sampling",
 )
+PLANNED_LAYER = 6  # of which the plan of the ring is given: KDA, before an MLA layer
 # Where the scenario of a report puts the sequences, and the seed of its routing.
 SCENARIO_POSITION, SCENARIO_SPACING, SCENARIO_SEED = 500, 5, 0
 
@@ -103,10 +105,13 @@ def facts(plan: StepPlan, level: str) -> dict[str, Any]:
             for i, n in enumerate(outputs)
         ],
         "weight_bytes": {name: read[name] for name in p.bytes_per_rank()},
+        "expert_bytes": p.experts.expert_bytes,
+        "expert_layers": c.moe_layers,
         "loops": [
             {"name": "layers", "iterations": c.layers},
             {"name": "lm_head tiles", "iterations": p.lm_head.tiles},
         ],
+        "ring_plan": {"layer": PLANNED_LAYER, "tiles": layer_plan(p, min(PLANNED_LAYER, c.layers - 1))},
         "vmem": vmem,
         "vmem_bytes": sum(vmem.values()),
         "vmem_capacity_bytes": VMEM_BYTES,

@@ -75,7 +75,7 @@ def mixture(core: Core, index: Any, slot: Any, stream: Stream) -> Stream:
         before = p.latent_tiles + p.router_tiles
         stream = moe_in(core, stream, before, p.moe_in.tiles - before)
         activate(core, p.shared, p.latent.own + p.router_blocks)
-    with phase("latent_gather"):
+    with phase("moe_latent_gather"):
         receive_latent(core)
         experts.spread_rows(routed, v.latent)
     with phase("experts"):
@@ -207,7 +207,6 @@ def sum_experts(core: Core, slot: Any, shared: Any) -> None:
     strips = latent_strips(core)
     total = core.sum(v.experts_sum)
     total.relay("experts_sum")
-    shared.relay("shared_sum")
     total.receive()
     values = [total.total(part).astype(jnp.bfloat16).astype(jnp.float32) for part in range(len(strips))]
     squares = sum(jnp.sum(value * value, axis=-1, keepdims=True) for value in values)
@@ -217,6 +216,7 @@ def sum_experts(core: Core, slot: Any, shared: Any) -> None:
         normed = (value * scale).astype(jnp.bfloat16).astype(jnp.float32) * weight[:, columns]
         v.latent[: p.rows, columns] = normed.astype(jnp.bfloat16)
     total.finish()
+    shared.relay("shared_sum")
 
 
 def send_output(core: Core, stream: Stream) -> Stream:

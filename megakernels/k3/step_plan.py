@@ -136,7 +136,9 @@ class StepPlan:
     def mla(self) -> MlaPlan:
         """The MLA mixers."""
         c = self.config
-        sizes = {"capacity": self.capacity, "cache_tile": self.cache_tile}
+        # More sequences are more short copies: their latency wants more of them in flight.
+        slots = 2 if self.batch < 4 else 6
+        sizes = {"capacity": self.capacity, "cache_tile": self.cache_tile, "cache_slots": slots}
         return MlaPlan(c, c.mla_layers, self.cores, self.batch, self.verify, self.ring_depth, **sizes)
 
     @cached_property
