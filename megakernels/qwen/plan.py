@@ -187,21 +187,25 @@ class Plan:
         """Rows of 128 elements in a ring bank."""
         return self.bank_rows or self.least_bank_rows
 
-    def matrix(self, name: str, k: int, n: int) -> Matrix:
-        """Cut `[k, n]` into the widest tiles that fit a bank and divide n."""
+    def matrix(self, name: str, k: int, n: int, most: int = 1 << 20) -> Matrix:
+        """Cut `[k, n]` into the widest tiles that fit a bank and divide n, of at most `most` column pairs."""
         pairs = round_up(n, MXU_COLUMNS) // MXU_COLUMNS
         fit = self.bank // (2 * k)
         if not fit:
             raise ValueError(f"bank_rows {self.bank} cannot hold a column pair of {name}: {2 * k} rows")
-        width = max(w for w in range(1, min(fit, pairs) + 1) if pairs % w == 0)
+        width = max(w for w in range(1, min(fit, pairs, most) + 1) if pairs % w == 0)
         return Matrix(name, k, pairs * MXU_COLUMNS, width * MXU_COLUMNS)
 
     @cached_property
     def w_in(self) -> Matrix:
-        """Input projection: GDN q | k | v | z, attention q | gate | k | v."""
+        """Input projection: GDN q | k | v | z, attention q | gate | k | v.
+
+        In column pairs: rows as long as these, multiplied by several pairs, would be kept in registers and
+        spilled.
+        """
         attention = 2 * self.query_heads * self.config.head_dim + 2 * self.kv_heads * self.config.head_dim
         return self.matrix(
-            "w_in", self.config.hidden, max(self.conv_channels + self.gate_channels, attention)
+            "w_in", self.config.hidden, max(self.conv_channels + self.gate_channels, attention), most=1
         )
 
     @cached_property

@@ -91,8 +91,8 @@ def test_compiles_in_time_and_fits(compiled, variant) -> None:
     text = open_capture(path).kernel_program().bundles.read_text()
     assert "BoundsCheck" not in text
     assert not [note for note in manifest["notes"] if "VMEM before the kernel starts" in note]
-    # A few thousand bundles: loops over layers and tiles are rolled.
-    assert len(re.findall(r"^ *0x", text, re.M)) < 8000
+    # A few thousand bundles: loops over layers and tiles are rolled, only the heads of a core are not.
+    assert len(re.findall(r"^ *0x", text, re.M)) < (16_000 if variant == "1 core" else 8_000)
 
 
 @pytest.mark.parametrize("variant", FIRST + REST)
