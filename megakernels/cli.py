@@ -49,11 +49,17 @@ def vmem_verb(
     arrays = dict(sorted(facts["vmem"].items(), key=lambda item: -item[1]))
     used, capacity = sum(arrays.values()), 64 << 20
     if report_format == "json":
-        print(json.dumps({"used_bytes": used, "capacity_bytes": capacity, "arrays": arrays}, indent=1))
+        found = {"used_bytes": used, "capacity_bytes": capacity, "arrays": arrays}
+        print(json.dumps(found | {"ring_plan": facts.get("ring_plan")}, indent=1))
         return
     for name, size in arrays.items():
         print(f"{size / 2**20:9.3f} MiB  {100 * size / capacity:5.1f} %  {name}")
     print(f"{used / 2**20:9.3f} MiB  {100 * used / capacity:5.1f} %  of {capacity >> 20} MiB")
+    if "ring_plan" in facts:
+        from megakernels.k3.vmem_plan import as_text
+
+        print(f"\nring.banks over layer {facts['ring_plan']['layer']}: when each tile is requested and used")
+        print(as_text(facts["ring_plan"]["tiles"]))
 
 
 def weights_verb(
@@ -78,6 +84,7 @@ def weights_verb(
     ranks: Annotated[
         str | None, typer.Option(help="k3: only these cores' files, such as 8-15: those of one host.")
     ] = None,
+    jobs: Annotated[int | None, typer.Option(help="k3: pieces of work at a time, one per processor.")] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Afterwards compare all with its checksums.")
     ] = False,
@@ -89,7 +96,7 @@ def weights_verb(
     if (source is None) == (random is None):
         raise UsageError("weights", "one source is needed", "Give --from FOLDER or --random SEED.")
     foreign: dict[str, dict[str, Any]] = {
-        "qwen": {"--hosts": hosts, "--width-ranks": width_ranks, "--ranks": ranks},
+        "qwen": {"--hosts": hosts, "--width-ranks": width_ranks, "--ranks": ranks, "--jobs": jobs},
         "k3": {"--fp8": fp8},
     }
     for option in [name for name, value in foreign[kernel].items() if value]:
@@ -108,7 +115,9 @@ def weights_verb(
                 from megakernels.k3.weights_cli import make
 
                 split = {"cores": cores, "hosts": hosts, "width_ranks": width_ranks}
-                manifest = make(to, bar, source=source, seed=random, model=model, split=split, ranks=ranks)
+                manifest = make(
+                    to, bar, source=source, seed=random, model=model, split=split, ranks=ranks, jobs=jobs
+                )
         if source is not None:
             weight_files.copy_tokenizer(source, to)
         if check:
@@ -205,7 +214,7 @@ def run_verb(
         if kernel == "qwen":
             from megakernels.qwen import generate as qwen
 
-            options = (temperature, speculate, stop, distributed, coordinator)
+            options = (temperature, top_p != 1, speculate, stop, distributed, coordinator)
             if len(prompts) > 1 or any(option not in (None, False, 0.0) for option in options):
                 raise UsageError("run qwen", "continues one prompt, greedily", "Leave the options of k3 out.")
             if record is not None:

@@ -12,9 +12,11 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, BinaryIO
 
 import ml_dtypes
@@ -26,6 +28,8 @@ from megakernels.common.tokens import STOP_FILES
 SCHEMA_VERSION = 1
 NAME, JOURNAL, PLAN = "weights.json", "journal.jsonl", "plan.json"
 TOKENIZER = "tokenizer.json"
+
+_JOURNAL_LOCK = Lock()
 
 # Told how far a conversion is: units done, units in all, the unit at hand.
 Progress = Callable[[int, int, str], None]
@@ -42,7 +46,13 @@ class Unit:
 
 
 def convert(
-    folder: Path, described: dict[str, Any], files: FileShapes, units: Sequence[Unit], progress: Progress
+    folder: Path,
+    described: dict[str, Any],
+    files: FileShapes,
+    units: Sequence[Unit],
+    progress: Progress,
+    *,
+    jobs: int = 1,
 ) -> dict[str, Any]:
     """Write the files, or finish writing them; gives the manifest.
 
@@ -51,7 +61,8 @@ def convert(
         described: Of what the weights are, JSON values; work is taken up again only if it is the same.
         files: All files.
         units: All work.
-        progress: Told before each unit and at the end.
+        progress: Told before each unit, or with several jobs after it, and at the end.
+        jobs: Units at work at a time, each in a thread: packing is NumPy's, which lets others run.
 
     Raises:
         CheckpointError: The folder is there already, or an unfinished one is of other weights.
@@ -60,10 +71,16 @@ def convert(
         raise CheckpointError(folder, "is there already", "Choose another folder or remove it.")
     partial = folder.with_name(folder.name + ".partial")
     done = _begin(partial, described, files)
-    for number, unit in enumerate(units):
-        progress(number, len(units), unit.name)
-        if unit.name not in done:
-            done[unit.name] = _write(partial, unit)
+    left = [unit for unit in units if unit.name not in done]
+    if jobs == 1:
+        for number, unit in enumerate(units):
+            progress(number, len(units), unit.name)
+            if unit.name not in done:
+                done[unit.name] = _write(partial, unit)
+    else:
+        for unit, pieces in _write_side_by_side(partial, left, jobs):
+            done[unit.name] = pieces
+            progress(len(done), len(units), unit.name)
     progress(len(units), len(units), "done")
     manifest = {
         "schema_version": SCHEMA_VERSION,
@@ -72,7 +89,7 @@ def convert(
             name: {"shape": list(shape), "dtype": dtype.name, "bytes": math.prod(shape) * dtype.itemsize}
             for name, (shape, dtype) in files.items()
         },
-        "units": done,
+        "units": {unit.name: done[unit.name] for unit in units},
     }
     (partial / NAME).write_text(json.dumps(manifest, indent=1) + "\n")
     for name in (JOURNAL, PLAN):
@@ -120,6 +137,19 @@ def _journal(partial: Path) -> dict[str, Any]:
     return done
 
 
+def _write_side_by_side(
+    partial: Path, units: Sequence[Unit], jobs: int
+) -> Iterator[tuple[Unit, list[dict[str, Any]]]]:
+    """Write units in several threads; each as it is finished. The first fault ends the work."""
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = {pool.submit(_write, partial, unit): unit for unit in units}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
 @dataclass(slots=True)
 class _Run:
     """Bytes of one file that a unit has written so far."""
@@ -153,8 +183,9 @@ def _write(partial: Path, unit: Unit) -> list[dict[str, Any]]:
         {"file": name, "offset": run.offset, "bytes": run.size, "sha256": run.digest.hexdigest()}
         for name, run in runs.items()
     ]
-    with (partial / JOURNAL).open("a") as journal:
-        journal.write(json.dumps({"unit": unit.name, "pieces": pieces}) + "\n")
+    line = json.dumps({"unit": unit.name, "pieces": pieces}) + "\n"
+    with _JOURNAL_LOCK, (partial / JOURNAL).open("a") as journal:
+        journal.write(line)
     return pieces
 
 

@@ -112,11 +112,17 @@ def layout_of(plan: StepPlan) -> dict[str, Any]:
 
 
 def convert(
-    source: Source, plan: StepPlan, folder: Path, progress: Progress, ranks: Sequence[int] | None = None
+    source: Source,
+    plan: StepPlan,
+    folder: Path,
+    progress: Progress,
+    *,
+    ranks: Sequence[int] | None = None,
+    jobs: int = 1,
 ) -> dict[str, Any]:
     """Write the operands of some ranks of a plan (all by default), or finish writing them.
 
-    Gives the manifest.
+    Gives the manifest. jobs: Units at work at a time.
 
     Raises:
         CheckpointError: The folder is there already, or an unfinished one is of other weights or ranks.
@@ -132,7 +138,7 @@ def convert(
         "source": source.fingerprint,
     }
     work = list(units(plan, source, ranks))
-    return weight_files.convert(folder, described, file_shapes(plan, ranks), work, progress)
+    return weight_files.convert(folder, described, file_shapes(plan, ranks), work, progress, jobs=jobs)
 
 
 def verify(folder: Path, progress: Progress) -> None:

@@ -1,5 +1,6 @@
 """What the verb `weights` does for K3."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from megakernels.common.weight_files import Progress
 
 SMALL_CORES, SLICE_CORES = 8, 32
+MOST_JOBS = 16
 
 
 def make(
@@ -18,6 +20,7 @@ def make(
     model: str | None,
     split: Mapping[str, int | None],
     ranks: str | None,
+    jobs: int | None = None,
 ) -> dict[str, Any]:
     """Convert a checkpoint, or make random weights; gives the manifest.
 
@@ -29,6 +32,7 @@ def make(
         model: Name of the config of random weights.
         split: cores, hosts and width_ranks, or None for each.
         ranks: Whose files, "0-3,8"; all by default.
+        jobs: Units at work at a time; as many as there are processors, at most 16, by default.
 
     Raises:
         CheckpointError: The checkpoint or the folder cannot be used.
@@ -46,7 +50,9 @@ def make(
     sizes = dict(split)
     default = SLICE_CORES if opened.config.layers == KIMI_K3.layers else SMALL_CORES
     plan = step_plan(opened.config, sizes.pop("cores", None) or default, **sizes)
-    return weights.convert(opened, plan, to, progress, None if ranks is None else numbers(ranks))
+    wanted = None if ranks is None else numbers(ranks)
+    jobs = jobs or min(os.cpu_count() or 1, MOST_JOBS)
+    return weights.convert(opened, plan, to, progress, ranks=wanted, jobs=jobs)
 
 
 def numbers(text: str) -> list[int]:

@@ -167,6 +167,24 @@ def test_wrong_tensors_are_named(tmp_path, damage, said) -> None:
         open_checkpoint(tmp_path)
 
 
+def test_several_jobs_write_the_same(tmp_path, folder) -> None:
+    source = open_checkpoint(folder)
+    steps: list[int] = []
+    manifests = [
+        weights.convert(
+            source, PLAN, tmp_path / str(jobs), lambda done, *_: steps.append(done), ranks=[1], jobs=jobs
+        )
+        for jobs in (1, 3)
+    ]
+    assert manifests[0] == manifests[1]
+    assert steps[-1] == len(manifests[0]["units"])
+    made = random_source(CONFIG, SEED)
+    broken = dataclasses.replace(made, fetch=lambda name: made.fetch(name) * ("w2.weight_scale" not in name))
+    with pytest.raises(CheckpointError, match="expert 2 of layer [12]: scales run from 0"):
+        weights.convert(broken, PLAN, tmp_path / "broken", ignore, ranks=[2], jobs=3)
+    assert not (tmp_path / "broken").exists()
+
+
 def test_a_scale_that_cannot_be_exact_is_named(tmp_path) -> None:
     made = random_source(CONFIG, SEED)
 
