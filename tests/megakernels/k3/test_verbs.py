@@ -1,18 +1,22 @@
-"""The verbs `route` and `weights` as they are for K3, called as functions."""
+"""The verbs `route`, `weights` and `run` as they are for K3, called as functions."""
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
+import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
 from analyzer.errors import InputError, UsageError
-from megakernels.cli import weights_verb
-from megakernels.k3 import weights
+from megakernels.cli import run_verb, weights_verb
+from megakernels.k3 import reference, weights
 from megakernels.k3.checkpoint import write_checkpoint
 from megakernels.k3.config import TINY
+from megakernels.k3.parameters import random_tensor
 from megakernels.k3.route_cli import route_verb
-from megakernels.k3.routing import load, uniform
+from megakernels.k3.routing import load
 
 
 def test_a_random_routing_and_its_scenario(tmp_path, capsys) -> None:
@@ -28,16 +32,29 @@ def test_a_random_routing_and_its_scenario(tmp_path, capsys) -> None:
     assert sum(len(c) for c in counts) == 4 * 5
 
 
-def test_the_reference_is_recorded(tmp_path) -> None:
+def test_the_reference_is_recorded(tmp_path, monkeypatch) -> None:
+    """The rows are the last of the prompt, the weights those asked for; a stand-in says which both are."""
+
+    def forward(config: Any, weights: Any, state: Any, tokens: Any, positions: Any) -> Any:
+        moe = jnp.arange(config.moe_layers)[:, None, None, None]
+        first = jnp.round(jnp.abs(weights["lm_head.weight"][0, 0]).astype(jnp.float32) * 64).astype(jnp.int32)
+        chosen = tokens[None, :, :, None] + first + moe + jnp.arange(config.active_experts)
+        return reference.Output(None, None, chosen % config.experts), None
+
+    monkeypatch.setattr(reference, "forward", forward)
     write_checkpoint(tmp_path / "tiny", TINY, 7)
     made, read = tmp_path / "made.json", tmp_path / "read.json"
-    options = {"from_reference": True, "rows": 3, "prompt": "abcdef"}
+    options = {"from_reference": True, "rows": 3, "prompt": "abcdXY"}
     route_verb("k3", output=made, model="k3-tiny", seed=7, **options)
     route_verb("k3", output=read, checkpoint=tmp_path / "tiny", **options)
-    assert load(made).chosen.shape == (TINY.moe_layers, 3, TINY.active_experts)
-    np.testing.assert_array_equal(load(made).chosen, load(read).chosen)
-    assert (load(made).chosen != uniform(TINY, 3, 7).chosen).any()
+    head = random_tensor("lm_head.weight", (TINY.vocab, TINY.hidden), 7)[0, 0]
+    first = round(float(np.abs(head.astype(ml_dtypes.bfloat16))) * 64)
+    tokens = np.asarray([token % TINY.vocab for token in b"dXY"])
+    chosen = np.arange(TINY.moe_layers)[:, None, None] + tokens[:, None] + first + np.arange(3)
+    np.testing.assert_array_equal(load(made).chosen, chosen % TINY.experts)
+    np.testing.assert_array_equal(load(read).chosen, load(made).chosen)
     assert load(read).source == "reference, weights tiny, last 3 of a prompt"
+    assert load(made).source == "reference, weights random, seed 7, last 3 of a prompt"
 
 
 @pytest.mark.parametrize(
@@ -71,3 +88,27 @@ def test_weights_of_some_ranks(tmp_path, capsys) -> None:
     for options, said in (({"fp8": True}, "means nothing for k3"), ({"ranks": "9"}, "0 to 7")):
         with pytest.raises(UsageError, match=said):
             weights_verb("k3", to=tmp_path / "x", random=1, **options)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options", "said"),
+    [
+        ("k3", {"prompt": ["a", "b"], "speculate": True}, "one prompt at a time"),
+        ("k3", {"top_p": 2.0}, "top_p above 0"),
+        ("k3", {"tokens": 0}, "at least one token"),
+        ("k3", {"processes": 2}, "need --coordinator"),
+        ("k3", {"record": Path("x")}, "megascope record k3"),
+        ("k3", {"weights": Path("/nonexistent")}, "megascope weights k3"),
+        ("qwen", {"top_p": 0.5}, "continues one prompt, greedily"),
+        ("mlp", {}, "Kernels: qwen, k3"),
+    ],
+)
+def test_what_cannot_be_run(kernel, options, said) -> None:
+    with pytest.raises((UsageError, InputError), match=said):
+        run_verb(kernel, **options)
+
+
+def test_weights_of_another_kernel_are_not_run(tmp_path) -> None:
+    (tmp_path / "weights.json").write_text('{"files": {}, "layout": {"cores": 1}}')
+    with pytest.raises(InputError, match="weights of another kernel"):
+        run_verb("k3", weights=tmp_path)
