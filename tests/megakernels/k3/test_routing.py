@@ -14,7 +14,7 @@ from megakernels.k3.config import KIMI_K3, TINY
 from megakernels.k3.counts import Counts
 from megakernels.k3.experts import ExpertPlan
 from megakernels.k3.routing import Routing, load, recorded, uniform
-from megakernels.k3.scenario import experts_scenario
+from megakernels.k3.scenario import busiest_pops, experts_scenario
 
 
 @pytest.mark.parametrize("rows", [1, 2, 8])
@@ -104,5 +104,7 @@ def test_a_scenario_gives_every_core_its_own_experts() -> None:
     lines = [source[int(place.rpartition(":")[2]) - 1] for place in places["0"]["pops"]]
     assert "jnp.sum" in lines[0]
     assert "jnp.min" in lines[1]
+    # The first layer's busiest group is the second, the other layer's the third.
+    assert list(busiest_pops(plan, routing).values()) == [[4, 6], values[2][1] + values[5][1]]
     with pytest.raises(ValueError, match="does not fit"):
         experts_scenario(dataclasses.replace(plan, layers=3), routing)
