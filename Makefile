@@ -11,7 +11,7 @@ MEGASCOPE := $(VENV)/bin/megascope
 DEMO := captures/mlp
 STAMP := $(VENV)/.installed
 # Two of the tests' compiles and interpreters at once is what two cores carry.
-PYTEST := $(PY) -m pytest -q
+PYTEST := $(PY) -m pytest -q -n 2 --dist loadfile
 
 .PHONY: demo test test-fast lint format venv clean
 
