@@ -290,7 +290,10 @@ def cores_bars(found: Exchange, theme: Theme) -> dict[str, Any]:
             "showlegend": True,
             "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 11}},
             "margin": {"l": 64, "r": 8, "t": 44, "b": 40},
-            "xaxis": {"title": {"text": "core", "standoff": 4}, "type": "category", "fixedrange": True},
+            "xaxis": {
+                "title": {"text": "core", "standoff": 4}, "type": "category", "fixedrange": True,
+                "tickangle": 0, "tickvals": cores[:: max(1, -(-len(cores) // 16))],
+            },
             "yaxis": {
                 "title": {"text": "µs in the step"}, "gridcolor": theme.grid, "rangemode": "tozero",
                 "fixedrange": True, "zeroline": False,

@@ -30,7 +30,7 @@ from dashboard.relations import overlay, relation
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-_BAND, _LANE, _STACK, _GAP = 0.55, 1.0, 1.5, 0.28
+_BAND, _LANE, _STACK, _GAP = 0.7, 1.0, 1.5, 0.28
 
 
 def timeline_figure(

@@ -184,6 +184,9 @@ def bandwidth_axis(
                 "xanchor": "right",
                 "yanchor": "bottom" if label == "peak" else "top",
                 "font": {"size": 11, "color": theme.text},
+                "bgcolor": theme.paper,
+                "opacity": 0.85,
+                "borderpad": 1,
             }
         )
     if len(index.read.time) == 0 and len(index.written.time) == 0:

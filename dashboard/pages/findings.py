@@ -29,8 +29,8 @@ def layout(loaded: Loaded, identity: str) -> html.Div:
     return html.Div(
         [
             html.P(
-                f"{len(found)} findings, largest estimated saving first; {known} of them have an estimate. "
-                "Savings overlap: they do not add up.",
+                f"{text.count(len(found), 'finding')}, largest estimated saving first, {known} with an "
+                "estimate. Savings overlap: they do not add up.",
                 className="note",
             ),
             *[_card(loaded, identity, finding) for finding in found],
