@@ -305,26 +305,28 @@ def run(core: ExpertCore, index: Any) -> None:
 
 
 def step(core: ExpertCore, index: Any, place: Place) -> Place:
-    """Add the shares of one or two pairs of an expert; after its last its slot is free for another."""
-    p, v = core.plan, core.vmem
+    """Add the shares of one or two pairs of an expert."""
+    v = core.vmem
     key, other = v.pairs[place.at], v.pairs[place.at + 1]
-    begins = place.begins > 0
-    if p.rows == 1:
-        taken = jnp.int32(1)
-        multiply(core, begins, place.slot, [key])
-    else:
-        two = other >> ROW_BITS == key >> ROW_BITS
-        taken = 1 + two.astype(jnp.int32)
-        lax.cond(
-            two,
-            lambda: multiply(core, begins, place.slot, [key, other]),
-            lambda: multiply(core, begins, place.slot, [key]),
-        )
-    ends = (v.pairs[place.at + taken] >> ROW_BITS != key >> ROW_BITS).astype(jnp.int32)
+    if core.plan.rows == 1:
+        return one_step(core, index, place, [key])
+    return lax.cond(
+        other >> ROW_BITS == key >> ROW_BITS,
+        lambda: one_step(core, index, place, [key, other]),
+        lambda: one_step(core, index, place, [key]),
+    )
+
+
+def one_step(core: ExpertCore, index: Any, place: Place, keys: list[Any]) -> Place:
+    """Add the shares of some pairs of an expert; after its last its slot is free for another."""
+    p, v = core.plan, core.vmem
+    multiply(core, place.begins > 0, place.slot, keys)
+    after = place.at + len(keys)
+    ends = (v.pairs[after] >> ROW_BITS != keys[0] >> ROW_BITS).astype(jnp.int32)
     more = (place.loaded < v.counts[1]) & (place.loaded < place.number + ends + p.slots)
     pl.when(more)(lambda: load(core, index, place.loaded, place.fill))
     return Place(
-        place.at + taken,
+        after,
         place.number + ends,
         following(place.slot, ends, p.slots),
         place.loaded + more.astype(jnp.int32),
