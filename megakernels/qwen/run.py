@@ -25,6 +25,7 @@ from megakernels.qwen.state import KernelState, after_rows, empty_state
 from megakernels.qwen.weights import weight_names
 
 STEPS_PER_CALL = 8
+NO_TOKEN = -1  # stands for a token that is never chosen
 
 
 class Decoder:
@@ -50,7 +51,7 @@ class Decoder:
         self.position = 0
         self.token = 0
         self._prefill_block = jax.jit(self._step_of(self._verify), donate_argnums=3)
-        self._steps = jax.jit(self._many, donate_argnums=1, static_argnums=(3, 4))
+        self._steps = jax.jit(self._many, donate_argnums=1, static_argnums=4)
         self._to_decode = jax.jit(functools.partial(after_rows, self.verify_plan))
 
     @property
@@ -93,11 +94,12 @@ class Decoder:
         if count > self.room:
             raise ValueError(f"{count} tokens more; the cache has room for {self.room}")
         out: list[int] = []
+        ends = np.asarray(stop or [NO_TOKEN], np.int32)
         while len(out) < count and self.token not in stop:
             steps = min(per_call, count - len(out))
             start = jnp.asarray([self.token], jnp.int32), jnp.asarray([self.position], jnp.int32)
-            ends = tuple(stop)
-            tokens, made, self._state = self._steps(start, self._state, self._weights, steps, ends)
+            limits = jnp.int32(steps), ends
+            tokens, made, self._state = self._steps(start, self._state, self._weights, limits, per_call)
             out += [int(t) for t in np.asarray(tokens)[: int(made), 0]]
             self.position, self.token = self.position + int(made), out[-1]
         return out
@@ -114,16 +116,23 @@ class Decoder:
         return step
 
     def _many(
-        self, start: tuple[Any, Any], state: KernelState, weights: Any, steps: int, stop: tuple[int, ...]
+        self, start: tuple[Any, Any], state: KernelState, weights: Any, limits: tuple[Any, Any], room: int
     ) -> Any:
-        """At most `steps` decode steps from a token and its position, none after one of `stop`.
+        """Decode steps from a token and its position; compiled once for any limits.
+
+        Args:
+            start: Token int32 [1], position int32 [1].
+            state: Before the first step; donated.
+            weights: The operands.
+            limits: How many steps at most, and int32 tokens after which there are no more.
+            room: Tokens of the result, at least as many as steps.
 
         Returns:
-            Tokens int32 [steps, 1], how many were made, the state after them.
+            Tokens int32 [room, 1], how many of them were made, the state after them.
         """
+        steps, ends = limits
         step = self._step_of(self._decode)
         none_accepted = jnp.zeros(1, jnp.int32)
-        ends = np.asarray(stop, np.int32)
 
         def going_on(carry: Any) -> Any:
             made, token, *_ = carry
@@ -134,7 +143,7 @@ class Decoder:
             token, state = step(token, position, none_accepted, state, weights)
             return made + 1, token, position + 1, state, tokens.at[made].set(token)
 
-        first = (jnp.int32(0), *start, state, jnp.zeros((steps, 1), jnp.int32))
+        first = (jnp.int32(0), *start, state, jnp.zeros((room, 1), jnp.int32))
         made, _, _, state, tokens = lax.while_loop(going_on, one, first)
         return tokens, made, state
 

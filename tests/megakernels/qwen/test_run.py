@@ -1,10 +1,15 @@
 """Generation end to end: prefill by verify blocks, several steps per call, the verb as a shell sees it."""
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from megakernels.qwen import checkpoint, weights
+from megakernels.qwen.config import SMALL
+from megakernels.qwen.plan import Plan
 
 ROOT = Path(__file__).parents[3]
 SIZES = {"ring_depth": 3, "capacity": 128, "kv_tile": 32, "kv_slots": 2}
@@ -71,11 +76,19 @@ def test_faults_of_the_user_are_one_line(arguments, code, said) -> None:
 
 
 @pytest.mark.slow
-def test_random_weights_run_on_the_cpu_which_is_said(tmp_path) -> None:
+def test_random_weights_are_made_and_checked(tmp_path) -> None:
     made = megascope(
         "weights", "qwen", "--random", "0", "--cores", "2", "--to", str(tmp_path / "w"), "--check"
     )
     assert made.returncode == 0, made.stderr
+    assert "for 2 cores" in made.stdout
+
+
+@pytest.mark.slow
+def test_a_small_model_runs_on_the_cpu_which_is_said(tmp_path) -> None:
+    config = dataclasses.replace(SMALL, **NARROW | {"layers": 2, "attention_period": 2})
+    plan = Plan(config=config, cores=2)
+    weights.convert(checkpoint.random_source(config, 0), plan, tmp_path / "w", lambda *_: None)
     out = megascope("run", "qwen", "--weights", str(tmp_path / "w"), "--prompt", "Hi", "--tokens", "2")
     assert out.returncode == 0, out.stderr
     assert "no TPU here" in out.stderr
