@@ -1,7 +1,9 @@
 """The device calls of a decode loop: prefill a block, several decode steps, one or several DSpark cycles.
 
-The state is donated to every call that changes it. What the host reads back is put on every device, so that
-every process of a slice can read it.
+The state is donated to every call that changes it. Even so XLA copies it into and out of a call, though not
+between the steps of one: results of a kernel that talks to other cores may not share memory with the
+program's arguments. Hence several steps or cycles per call. What the host reads back is put on every device,
+so that every process of a slice can read it.
 """
 
 import dataclasses
@@ -17,7 +19,7 @@ from jax.sharding import Mesh
 
 from megakernels.build import KernelBuild
 from megakernels.k3.dspark import Sampling, TracedDrafter, accept_said, accept_sampled
-from megakernels.k3.place import after_rows, all_logits, everywhere, insert, slice_mesh
+from megakernels.k3.place import after_rows, all_logits, everywhere, insert, of_any_core, slice_mesh
 from megakernels.k3.step_plan import StepPlan
 from megakernels.k3.step_refs import KernelState
 
@@ -186,10 +188,10 @@ class Calls:
         if self.sampling.temperature == 0:
             accepted, bonus = accept_said(found.said, rows[1:])
         else:
-            probabilities = self.sampling.probabilities(all_logits(self.verify_plan, found.logits))
+            probabilities = self.sampling.probabilities(all_logits(self.verify_plan, self.mesh, found.logits))
             accepted, bonus = accept_sampled(key, probabilities, rows[1:])
-        # The residual stream is the same on every core.
-        return Verified(rows, accepted, bonus, found.aux[0].swapaxes(0, 1)), state
+        aux = of_any_core(self.mesh, found.aux)  # the residual stream is the same on every core
+        return Verified(rows, accepted, bonus, aux.swapaxes(0, 1)), state
 
     def _step(self, build: KernelBuild, at: At, state: KernelState, weights: Any) -> tuple[Rows, KernelState]:
         """One step over global arrays."""
@@ -203,7 +205,7 @@ class Calls:
         """The next token of each row, int32 `[rows]`."""
         if self.sampling.temperature == 0:
             return found.said
-        probabilities = self.sampling.probabilities(all_logits(plan, found.logits))
+        probabilities = self.sampling.probabilities(all_logits(plan, self.mesh, found.logits))
         return jax.random.categorical(key, jnp.log(probabilities)).astype(jnp.int32)
 
     def _readable(self, value: jax.Array) -> jax.Array:

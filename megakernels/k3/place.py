@@ -137,7 +137,26 @@ def insert(state: KernelState, one: KernelState, number: jax.Array) -> KernelSta
     )
 
 
-def all_logits(plan: StepPlan, logits: Any) -> jax.Array:
-    """Logits of the live rows over the whole vocabulary, float32 `[rows, vocab]`, from the kernel's tiles."""
-    by_row = logits.transpose(2, 0, 1, 3)[: plan.rows]
+def all_logits(plan: StepPlan, mesh: Mesh, logits: Any) -> jax.Array:
+    """Logits of the live rows over the whole vocabulary, float32 `[rows, vocab]`, from the kernel's tiles.
+
+    Gathered once, on every core: left to the compiler, each step of a softmax would be a sum over cores.
+    """
+    gather = partial(lax.all_gather, axis_name=AXIS, tiled=True)
+    whole = jax.shard_map(
+        gather, mesh=mesh, in_specs=PartitionSpec(AXIS), out_specs=PartitionSpec(), check_vma=False
+    )(logits)
+    by_row = whole.transpose(2, 0, 1, 3)[: plan.rows]
     return by_row.reshape(plan.rows, plan.cores, -1)[..., : plan.vocab].reshape(plan.rows, -1)
+
+
+def of_any_core(mesh: Mesh, array: Any) -> jax.Array:
+    """What every core has alike, of an array with a core axis, without sending it."""
+
+    def own(share: jax.Array) -> jax.Array:
+        return share[0]
+
+    alike: jax.Array = jax.shard_map(
+        own, mesh=mesh, in_specs=PartitionSpec(AXIS), out_specs=PartitionSpec(), check_vma=False
+    )(array)
+    return alike
