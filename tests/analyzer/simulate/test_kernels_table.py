@@ -3,6 +3,7 @@
 Set MEGASCOPE_UPDATE_DOCS=1 to rewrite the table. A kernel of the repository is one entry of OURS.
 """
 
+import dataclasses
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,11 @@ from analyzer.llo.reader import read_program
 from analyzer.machine import load_machine
 from analyzer.simulate import Scenario, Simulator
 from analyzer.simulate.scenario_file import ScenarioFile, read_scenario
+from analyzer.simulate.simulator import as_scenario
+from megakernels.k3.config import KIMI_K3
+from megakernels.k3.experts import ExpertPlan
+from megakernels.k3.routing import uniform
+from megakernels.k3.scenario import experts_pops
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[2] / "docs/model.md"
@@ -207,6 +213,37 @@ def test_k3_reads_the_experts_its_routing_visits(results):
     experts = reads[reads["name"].str.startswith("expert")]
     assert run.manifest["batch"] == 1, "then every pair is an expert of its own"
     assert experts["bytes"].sum() == sum(counts) * facts["expert_bytes"]
+
+
+@pytest.mark.slow
+def test_uneven_experts_show_at_the_ranks_that_wait(results):
+    """32 ranks of K3, each with the experts of its group: who has few waits for who has many."""
+    run = results["k3"]
+    plan = ExpertPlan(KIMI_K3, layers=KIMI_K3.moe_layers, groups=8, width_ranks=4)
+    routing = uniform(KIMI_K3, 1, seed=0)
+    own = as_scenario(run.manifest["scenario"])
+    cores = {
+        rank: dataclasses.replace(own, pops=dict(own.pops) | pops)
+        for rank, pops in enumerate(experts_pops(plan, routing))
+    }
+    result = run.simulator.simulate(load_machine("tpu7x"), own, run.manifest, scenarios=cores)
+    assert not result.notes, "the scenario is of this build"
+    assert len(result.core_end_ps) == plan.cores
+    waited = dict.fromkeys(((c, n) for c in range(plan.cores) for n in range(KIMI_K3.layers)), 0)
+    for story in result.stories:
+        if story.phase.endswith("experts_sum"):
+            waited[story.core, story.layer] += story.duration_ps
+    uneven = 0
+    for layer, visited in enumerate(routing.by_group(plan.groups), KIMI_K3.dense_layers):
+        sizes = [len(group) for group in visited]
+        if sizes.count(max(sizes)) == 1 and max(sizes) - min(sizes) >= 3:
+            uneven += 1
+            few, many = (
+                sum(waited[g * plan.width_ranks + m, layer] for m in range(plan.width_ranks))
+                for g in (sizes.index(min(sizes)), sizes.index(max(sizes)))
+            )
+            assert few > many, (layer, sizes)
+    assert uneven > 40
 
 
 @pytest.mark.slow
