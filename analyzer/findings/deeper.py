@@ -1,13 +1,17 @@
 """The step with more buffers in the ring that weights stream through."""
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
 from analyzer import bubbles, view
+from analyzer.bubbles import Bubble
 from analyzer.findings.base import Context
 from analyzer.replay import Edit
 from analyzer.timeline import Track
 from analyzer.waits import ExposedWait
 
+LATE_PS = 1_000_000  # a place that refills its buffers later than this (median) does not wait for them
 MOST = 64  # more buffers than this are not thought of
 PROMPT = 4  # an issue within a fourth of what the copy had, or lacked, counts as prompt
 SMALL = 4  # copies smaller than a fourth of the largest do not go through the ring
@@ -28,7 +32,7 @@ def more_buffers(context: Context) -> tuple[int, int, Edit] | None:
     reused = reads["free_ps"].to_numpy(dtype=np.int64) > context.core.start_ps
     if not reused.any():
         return None
-    ring = size * SMALL >= size[reused].max()
+    ring = (size * SMALL >= size[reused].max()) & _on_time(reads)
     if not (ring & reused).any():
         return None
     one = int(size[ring & reused].max())
@@ -53,6 +57,20 @@ def more_buffers(context: Context) -> tuple[int, int, Edit] | None:
     return more, one, Edit(issue_at=moved)
 
 
+def _on_time(reads: pd.DataFrame) -> NDArray[np.bool_]:
+    """Copies started where buffers are refilled as they become free. Others wait for something else, such as
+    a choice of experts, and more buffers would not let them start earlier."""
+    late = view.issues(reads) - reads["free_ps"].to_numpy(dtype=np.int64)
+    places = reads["source"].where(reads["source"] != "", reads["bundle_first"].astype(str))
+    median = pd.Series(late, index=reads.index).groupby(places).transform("median")
+    return np.asarray(median <= LATE_PS)
+
+
+def gaps(context: Context) -> list[Bubble]:
+    """Gaps in HBM's traffic in which the next copy waited for its buffer, or was issued after it was free."""
+    return [b for b in context.bubbles if b.cause in (bubbles.BUFFER_NOT_FREE, bubbles.ISSUED_LATE)]
+
+
 def prompt_stalls(context: Context) -> list[ExposedWait]:
     """Stalls with HBM idle for copies that were issued as soon as a buffer used before was free."""
     found = []
@@ -73,6 +91,5 @@ def stalls_say_it(context: Context) -> bool:
 
     It is one fault, seen from two sides: MS102 speaks in the first case, MS112 in the second.
     """
-    full = (b for b in context.bubbles if b.cause == bubbles.BUFFER_NOT_FREE)
-    elsewhere = sum(b.duration_ps - b.ran.get("dma wait", 0) for b in full)
+    elsewhere = sum(b.duration_ps - b.ran.get("dma wait", 0) for b in gaps(context))
     return sum(w.duration_ps - w.hidden_by_hbm_ps for w in prompt_stalls(context)) >= elsewhere

@@ -10,9 +10,9 @@ from megakernels.k3.plan import KdaPlan
 LAYERS = 6
 
 
-def kda(level="regions"):
+def kda(level="regions", layers=LAYERS, ring_depth=4):
     """KDA mixers, batch 1."""
-    return build_kda(KdaPlan(KIMI_K3, cores=32, layers=LAYERS), level=level)
+    return build_kda(KdaPlan(KIMI_K3, cores=32, layers=layers, ring_depth=ring_depth), level=level)
 
 
 def mla(level="regions"):

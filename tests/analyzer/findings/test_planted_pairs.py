@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from compile_many import compile_many
 
 from analyzer import analysis, findings
 
@@ -119,6 +120,26 @@ def test_a_kernel_compiled_twice_is_counted(planted, tmp_path):
     (finding,) = at(analysis.analyze(twice, use_cache=False).report, "MS602")
     assert finding["count"] == 1
     assert at(analysis.analyze(once, use_cache=False).report, "MS602") == []
+
+
+@pytest.mark.slow
+def test_what_more_buffers_gain_in_a_kernel_of_k3(tmp_path):
+    """A ring of 4 buffers is full after each layer's first tiles; what 16 gain was foretold."""
+    target = f"{HERE / 'k3_stacks'}.py:kda"
+    jobs = [
+        {
+            "name": str(depth),
+            "target": target,
+            "topology": "2x2x4",
+            "options": {"layers": 40, "ring_depth": depth},
+        }
+        for depth in (4, 16)
+    ]
+    compile_many(jobs, tmp_path)
+    few, many = (analysis.analyze(tmp_path / name, use_cache=False).report for name in ("4", "16"))
+    (finding,) = at(few, "MS112")
+    assert finding["saving_ps"] == pytest.approx(few["step"]["time_ps"] - many["step"]["time_ps"], rel=0.25)
+    assert at(many, "MS112") == []
 
 
 @pytest.mark.slow
