@@ -31,13 +31,23 @@ def _shortened(name: str, limit: int) -> str:
 
 def plain(name: object, limit: int = 80) -> str:
     """`name` as literal text for Plotly: shortened, then HTML characters replaced by entities."""
-    text = shorten(name, limit)
+    return _escaped(str(name)[: 4 * limit], limit)
+
+
+@lru_cache(maxsize=8192)
+def _escaped(name: str, limit: int) -> str:
+    text = _shortened(name, limit)
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def place(source: object, limit: int = 60) -> str:
     """`qwen/kernel.py:333` of a longer `file:line`; the full path belongs in a tooltip."""
-    shown = "/".join(shorten(source, 1000).replace("\\", "/").split("/")[-2:])
+    return _place(str(source)[:4000], limit)
+
+
+@lru_cache(maxsize=8192)
+def _place(source: str, limit: int) -> str:
+    shown = "/".join(_shortened(source, 1000).replace("\\", "/").split("/")[-2:])
     return shown if len(shown) <= limit else "…" + shown[1 - limit :]
 
 
