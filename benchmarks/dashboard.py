@@ -61,7 +61,8 @@ def browser_times(url: str, count: int, core: int) -> tuple[list[float], list[li
 
     Returns:
         (ms from navigation to the first figure, three times; of each zoom or pan [ms from it to the figure
-        drawn anew, ms from request to answer, ms the server worked on that]).
+        drawn anew, ms from request to answer, ms the server took for that, ms of processor time of the
+        server's thread, ms of processor time of the page's thread]).
     """
     import shutil
 
@@ -87,9 +88,24 @@ def browser_times(url: str, count: int, core: int) -> tuple[list[float], list[li
                 driver.get("about:blank")
                 driver.get(address)
                 first.append(float(driver.execute_async_script(READY)))
-            return first, [driver.execute_async_script(ZOOM, i) for i in range(count)]
+            # In ticks of the thread: what the page's own thread worked, whatever else the machine did.
+            driver.execute_cdp_cmd("Performance.setTimeDomain", {"timeDomain": "threadTicks"})
+            driver.execute_cdp_cmd("Performance.enable", {})
+            return first, [zoom(driver, i) for i in range(count)]
         finally:
             driver.quit()
+
+
+def zoom(driver: Any, number: int) -> list[float]:
+    """One zoom or pan: see `browser_times`."""
+
+    def worked() -> float:
+        metrics = driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+        return 1000 * float(next(m["value"] for m in metrics if m["name"] == "TaskDuration"))
+
+    before = worked()
+    found = driver.execute_async_script(ZOOM, number)
+    return [*map(float, found), worked() - before]
 
 
 READY = """const done = arguments[arguments.length - 1];
@@ -111,8 +127,8 @@ Plotly.relayout(gd, {'xaxis.range[0]': at, 'xaxis.range[1]': at + width});
 (function wait() {
   if (gd.data !== before) requestAnimationFrame(() => {
     const asked = performance.getEntriesByType('resource').filter(e => e.name.includes('_timeline')).pop();
-    const server = (asked.serverTiming[0] || {}).duration || 0;
-    done([performance.now() - begun, asked.responseEnd - asked.startTime, server]);
+    const server = name => (asked.serverTiming.find(t => t.name === name) || {}).duration || 0;
+    done([performance.now() - begun, asked.responseEnd - asked.startTime, server('answer'), server('cpu')]);
   });
   else setTimeout(wait, 2);
 })();"""
@@ -143,12 +159,15 @@ def ask_windows(url: str, index: Any, core: int, count: int) -> dict[str, float]
 def ask_browser(url: str, core: int, count: int) -> dict[str, float]:
     """The same in a browser; prints the parts of a zoom."""
     first_figure, zooms = browser_times(url, count, core)
-    drawn, answered, worked = np.array(zooms).T
+    drawn, answered, worked, server, page = np.array(zooms).T
     parts = (
         ("zoom to drawn", drawn),
         ("  of it the server", worked),
         ("  of it on the way", answered - worked),
         ("  of it the browser", drawn - answered),
+        ("processor time, server", server),
+        ("processor time, page", page),
+        ("processor time, both", server + page),
     )
     print(f"{'':34s} {'median':>8s} {'95 %':>8s}")
     for words, values in parts:
