@@ -13,6 +13,7 @@ from megakernels.qwen.facts import vmem_bytes
 from megakernels.qwen.plan import VMEM_BYTES, Plan
 from megakernels.qwen.refs import REPLICATED, operand_names
 from megakernels.registry import KERNELS
+from profiler.record_child import sample_values
 
 
 def test_the_real_model_on_eight_cores_pads_nothing_but_lm_head() -> None:
@@ -46,6 +47,21 @@ def test_every_variant_fits_and_says_so(options) -> None:
     assert [o["index"] for o in facts["operands"]] == list(range(len(facts["operands"])))
     assert ("scales" in names) == bool(options.get("fp8"))
     assert ("correction" in names) == bool(options.get("verify"))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"batch": 8}, {"verify": True}, {"batch": 2, "capacity": 512}], ids=str
+)
+def test_a_recorded_step_is_a_typical_one(options) -> None:
+    built = KERNELS["qwen"](**options)
+    values = sample_values(built.facts)
+    assert sorted(values) == [0, 1, 2]  # tokens, positions, accepted
+    for index, given in values.items():
+        assert len(given) == math.prod(built.arguments[index].shape)
+    tokens, positions, _ = values.values()
+    assert len(set(tokens)) == len(tokens)
+    assert max(tokens) < QWEN3_8_27B.vocab
+    assert 400 < min(positions) <= max(positions) < built.facts["capacity"]
 
 
 def test_facts_count_the_bytes_of_the_weight_operands() -> None:
