@@ -13,6 +13,8 @@ from megakernels.qwen import reference
 from megakernels.qwen.config import QWEN3_8_27B, QwenConfig
 from megakernels.qwen.parameters import random_parameters, tensor_shapes
 
+# Half a minute of compiling else; the runs take milliseconds.
+compiled = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 GOLDENS = Path(__file__).parents[2] / "goldens" / "qwen.npz"
 SEED = 5
 
@@ -35,8 +37,8 @@ def replay(
         parameters = {n: v if n.endswith(exact) else v.astype(dtype) for n, v in parameters.items()}
     prompt = jnp.asarray(golden["prompt"])[None]
     state = reference.initial_state(config, 1, 24, dtype)
-    prefill, state = jax.jit(partial(reference.prefill, config))(parameters, state, prompt)
-    decode_step = jax.jit(partial(reference.decode_step, config))
+    prefill, state = compiled(partial(reference.prefill, config))(parameters, state, prompt)
+    decode_step = compiled(partial(reference.decode_step, config))
     steps = []
     for step, token in enumerate(golden["tokens"][:-1]):
         position = jnp.asarray([prompt.shape[1] + step], jnp.int32)
@@ -71,7 +73,7 @@ def test_a_wrong_weight_is_noticed() -> None:
     parameters = {n: jnp.asarray(v) for n, v in random_parameters(config, SEED).items()}
     parameters["model.layers.1.linear_attn.dt_bias"] += 0.1
     state = reference.initial_state(config, 1, 24)
-    prefill, _ = jax.jit(partial(reference.prefill, config))(
+    prefill, _ = compiled(partial(reference.prefill, config))(
         parameters, state, jnp.asarray(golden["prompt"])[None]
     )
     assert np.max(np.abs(prefill[0] - golden["prefill"])) / np.max(np.abs(golden["prefill"])) > 1e-3
@@ -82,10 +84,10 @@ def test_states_after_every_row_equal_single_steps() -> None:
     parameters = {n: jnp.asarray(v) for n, v in random_parameters(config, SEED).items()}
     prompt = jnp.asarray(golden["prompt"])[None]
     state = reference.initial_state(config, 1, 24)
-    logits, _, states = jax.jit(partial(reference.forward, config))(
+    logits, _, states = compiled(partial(reference.forward, config))(
         parameters, state, prompt, jnp.zeros(1, jnp.int32)
     )
-    decode_step = jax.jit(partial(reference.decode_step, config))
+    decode_step = compiled(partial(reference.decode_step, config))
     for row in range(4):
         at = jnp.asarray([row], jnp.int32)
         _, single, state = decode_step(parameters, state, prompt[:, row], at)
