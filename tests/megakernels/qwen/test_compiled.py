@@ -142,6 +142,17 @@ def test_batch_1_is_bound_by_bandwidth(compiled) -> None:
     assert simulation.step_time_ps <= 2.2e9
 
 
+def test_a_long_context_costs_little_more_than_its_bytes(compiled) -> None:
+    path = compiled("batch 1")[1]
+    short, long = run(path), run(path, position=4000)
+    more_bytes = sum(read for read, _ in long.operand_bytes.values()) - sum(
+        read for read, _ in short.operand_bytes.values()
+    )
+    assert more_bytes == 16 * 7 * 512 * 1024  # 7 more tiles of 512 tokens in 16 layers
+    # 4 of the 8 tiles of a layer are there when it begins; the fifth is waited for behind weights.
+    assert long.step_time_ps <= short.step_time_ps + 1.1e12 * more_bytes / HBM_BYTES_PER_SECOND + 16 * 3e6
+
+
 @pytest.mark.slow
 def test_verify_costs_at_most_a_quarter_more(compiled) -> None:
     verify, single = (run(compiled(name)[1]).step_time_ps for name in ("verify", "batch 1"))
