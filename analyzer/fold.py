@@ -229,7 +229,11 @@ def build(
         "stories": [] if told is None else told[: stories.LISTED],
         "stories_total": None if told is None else len(told),
         "findings": [contract.finding_entry(finding, reported.window_ps) for finding in found],
-        "scenario": {"name": facts.scenario, "assumed_values": facts.assumed_values},
+        "scenario": {
+            "name": facts.scenario,
+            "assumed_values": facts.assumed_values,
+            "assumed_branches": list(facts.guessed_branches),
+        },
         "not_understood": {
             "instructions": facts.not_understood[0] if facts.not_understood else None,
             "of": facts.not_understood[1] if facts.not_understood else None,

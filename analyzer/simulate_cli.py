@@ -77,6 +77,7 @@ def bounds_verb(
         "scenario_file": None if scenario is None else str(scenario),
         "assumed_values": len(base.scenario.assumed),
         "peers": base.scenario.peers,
+        "notes": base.notes,
         "what_if": overrides,
         "without": without or [],
         "bounds": [
@@ -90,6 +91,8 @@ def bounds_verb(
     if output_format == "json":
         print(json.dumps(report, indent=1))
         return
+    for note in base.notes:
+        print(f"note: {note}", file=sys.stderr)
     print(
         f"step {report['step_ps'] / 1e6:.1f} us (modelled, {machine.chip}; scenario {report['scenario']}, "
         f"{report['assumed_values']} assumed values; peers {report['peers']})"
