@@ -185,6 +185,6 @@ def test_requests() -> None:
 @pytest.mark.slow
 def test_the_kernel_says_what_the_reference_says(simulated) -> None:
     """11 tokens, a block and a part of one; cycles that accept some, none and all proposals; decode steps."""
-    run = simulated("k3/loop:generate", cores=1, prompt=11, right=(2, 0, 7), count=3, timeout=400).clean()
+    run = simulated("k3/loop:generate", cores=2, prompt=11, right=(2, 0, 7), count=3, timeout=400).clean()
     assert run["accepted"] == [2, 0, 7]
     assert run["ours"] == run["theirs"]
