@@ -178,6 +178,18 @@ def half_tiles(x, w, acc, turns, whole):
     lax.fori_loop(0, turns if not whole else turns // 2, turn, None)
 
 
+def narrow(x, w, acc, turns, wide):
+    """128 columns per turn; or 256 in half as many turns."""
+    width = 256 if wide else 128
+
+    def turn(t, _):
+        slot, columns = t & (TILES - 1), pl.ds(pl.multiple_of((t & 1) * width, width), width)
+        part = w[slot, :256, columns]
+        acc[:, columns] += jnp.dot(x[:, :256], part, preferred_element_type=jnp.float32)  # PLANT narrow
+
+    lax.fori_loop(0, turns // 2 if wide else turns, turn, None)
+
+
 def three(x, w, acc, turns, without):
     """Three faults one after the other; `without` names the one that is left out."""
 
@@ -208,6 +220,7 @@ BODIES = {
     "spills": (spill, (F32, (768, 128)), BF16, (768, 128), 300),
     "straight": (straight, (F32, (256, 128)), BF16, (256, 128), 40),
     "pushes": (pushes, (BF16, (ROWS, SIDE)), {False: BF16, True: FP8}, (ROWS, SIDE), 200),
+    "narrow": (narrow, (BF16, (ROWS, SIDE)), BF16, (ROWS, SIDE), 200),
     "three": (three, (F32, (256, 256)), BF16, (256, 256), 64),
     "small": (nothing, (F32, (256, 8, 128)), BF16, (ROWS, SIDE), 0),
     "padded": (nothing, {False: (F32, (8192, 64)), True: (F32, (4096, 128))}, BF16, (ROWS, SIDE), 0),
