@@ -53,3 +53,24 @@ def test_messages_and_barriers(kernel):
     message = next(s for s in result.stories if s.kind == "message" and s.bytes)
     assert message.issued_ps is not None
     assert message.issued_ps < message.start_ps + message.duration_ps
+
+
+def test_tables_point_into_the_timeline(kernel):
+    result = kernel("ring", "distance=1").run(TPU7X, overrides=SLOW)
+    stays, stories, timeline = result.residency_table, result.stories_table, result.timeline
+    copies = timeline.set_index("span").loc[stays["span"]]
+    assert list(copies["name"]) == list(stays["name"])
+    assert list(copies["issued_ps"]) == list(stays["issued_ps"])
+    assert stays["used"].all(), "every tile is added up"
+    waits = timeline.set_index("span").loc[stories["span"]]
+    assert list(waits["duration_ps"]) == list(stories["duration_ps"])
+    assert list(waits["cause"].dropna()) == list(stories["cause"].dropna())
+    assert stories["duration_ps"].is_monotonic_decreasing
+    assert stories["explanation"].str.contains("issued at .*kernels.py").all()
+
+
+def test_a_message_names_who_sent_it(kernel):
+    stories = kernel("all_to_all").run(TPU7X, cores="all", delays_ps={3: 20e6}).stories_table
+    first = stories[stories["core"] != 3].drop_duplicates("core")
+    assert (first["sender"] == 3).all()
+    assert first["explanation"].str.contains("from core 3").all()
