@@ -81,7 +81,7 @@ def mixture(core: Core, index: Any, slot: Any, stream: Stream) -> Stream:
     with phase("experts"):
         experts.run(routed, index)
         send_experts(core)
-        stream = core.weights.refill(stream, p.moe_in.tiles)
+        stream = core.weights.refill(stream, p.moe_in, p.moe_in.tiles)
     shared = core.sum(v.ffn_sum)
     with phase("shared_down"):
         stream = share_down(core, stream, p.shared_out, p.shared)
@@ -225,7 +225,7 @@ def send_output(core: Core, stream: Stream) -> Stream:
     gather = core.gather(v.output_gather)
     blocks = p.latent_up.columns // LANES
     for tile in range(p.latent_up.tiles):
-        product, stream = core.weights.product(stream, p.latent_up, v.latent[...])
+        product, stream = core.weights.next_product(stream, p.latent_up, v.latent[...])
         for i in range(min(blocks, p.hidden.own - tile * blocks)):
             value = product[: p.rows, i * LANES : (i + 1) * LANES].astype(jnp.bfloat16)
             gather.own[tile * blocks + i] = value.astype(gather.own.dtype)

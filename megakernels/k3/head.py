@@ -26,7 +26,7 @@ def lm_head(core: Core, stream: Stream) -> None:
 
     def one(number: Any, state: Any) -> Any:
         stream, best, place = state
-        logits, stream = core.weights.product(stream, p.lm_head, v.normed[...])
+        logits, stream = core.weights.next_product(stream, p.lm_head, v.normed[...])
         v.logits[number] = logits
         column = number * columns + lane
         better = (logits > best) & (column < p.vocab)

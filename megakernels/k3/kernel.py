@@ -98,7 +98,9 @@ def weight_stream(plan: StepPlan, hbm: Operands, vmem: Staging) -> WeightStream:
         then = jnp.where(leg == OUT, ffn, jnp.where(leg >= HEAD, NOTHING, next_layer))
         return jnp.where(leg < OUT, OUT, then), jnp.where(leg > OUT, after, index)
 
-    return WeightStream(tuple(Leg(sections) for sections in legs.values()), following, Ring(vmem.ring))
+    ffn, start = (DENSE, MIXTURE), (KDA, MLA, HEAD)
+    then = {KDA: (OUT,), MLA: (OUT,), OUT: ffn, DENSE: start, MIXTURE: start, HEAD: ()}
+    return WeightStream(tuple(Leg(legs[n], then[n]) for n in legs), following, Ring(vmem.ring))
 
 
 def enter(core: Core) -> Stream:

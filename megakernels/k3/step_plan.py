@@ -99,7 +99,7 @@ class StepPlan:
     width_ranks: int = 1
     batch: int = 1
     verify: bool = False
-    ring_depth: int = 4
+    ring_depth: int = 8
     slots: int = 3
     capacity: int = 1024
     cache_tile: int = 256
@@ -113,6 +113,11 @@ class StepPlan:
                 raise ValueError(f"{c.name}: {what} does not split over {self.cores} ranks")
         if self.cores % self.width_ranks:
             raise ValueError(f"{self.cores} ranks do not come in groups of {self.width_ranks}")
+        if self.ring_depth <= self.moe_in.tiles:
+            raise ValueError(
+                f"a ring of {self.ring_depth} banks cannot hold the {self.moe_in.tiles} tiles of moe_in, which "
+                "nothing is requested behind, and one more"
+            )
         if c.latent % LANES or c.dense_layers < 1 or c.layers <= c.dense_layers:
             raise ValueError(f"{c.name}: the step needs a latent of whole blocks, and layers of both FFNs")
 

@@ -11,6 +11,7 @@ requests. So the ring runs over layer boundaries without a pause, as far ahead a
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import jax
@@ -45,9 +46,10 @@ class Section(NamedTuple):
 
 
 class Leg(NamedTuple):
-    """Matrices whose tiles follow one another."""
+    """Matrices whose tiles follow one another, and the numbers of the legs that may come next."""
 
     sections: tuple[Section, ...]
+    then: tuple[int, ...]
 
     @property
     def tiles(self) -> int:
@@ -70,11 +72,11 @@ class WeightStream:
     following: Callable[[Any, Any], tuple[Any, Any]]
     ring: Ring
 
-    def start(self, leg: Any = 0) -> Stream:
+    def start(self, leg: int = 0) -> Stream:
         """Request the first tiles of the call, from a leg of layer 0 on."""
         zero = jnp.int32(0)
-        stream = Stream(zero, zero, jnp.asarray(leg, jnp.int32), zero, zero)
-        return self.refill(stream, self.ring.depth - 1)
+        stream = Stream(zero, zero, jnp.int32(leg), zero, zero)
+        return self._requests(stream, self._after(leg, 0, range(self.ring.depth - 1)), self.ring.depth - 1)
 
     def tile(self, stream: Stream, matrix: Matrix) -> Any:
         """Stall until the next tile, one of `matrix`, is there; the ref `[rows, 128]` to read it by."""
@@ -82,16 +84,46 @@ class WeightStream:
         pltpu.make_async_copy(tile, tile, self.ring.scratch.full.at[stream.bank]).wait()
         return tile
 
-    def refill(self, stream: Stream, tiles: int) -> Stream:
-        """Request as many tiles as were taken up without a refill."""
-        return lax.fori_loop(0, tiles, at_callers_line(lambda _, stream: self.request(stream)), stream)
+    def refill(self, stream: Stream, matrix: Matrix, tiles: int) -> Stream:
+        """Request what takes the banks of the first tiles of `matrix`, taken up without a refill."""
+        return self._requests(stream, self._ahead(matrix, 0, tiles), tiles)
 
-    def request(self, stream: Stream) -> Stream:
-        """Start the copy of the next tile of the schedule, if there is one."""
+    def _requests(self, stream: Stream, among: frozenset[str], tiles: int) -> Stream:
+        body = at_callers_line(lambda _, stream: self._request(stream, among))
+        return lax.fori_loop(0, tiles, body, stream)
+
+    def _ahead(self, matrix: Matrix, first: int, tiles: int) -> frozenset[str]:
+        """Names of the matrices that can take the banks of some tiles of `matrix`: a ring further on."""
+        for number, leg in enumerate(self.legs):
+            before = 0
+            for section in leg.sections:
+                if section.matrix == matrix:
+                    distance = before + first + self.ring.depth - 1
+                    return self._after(number, distance, range(tiles))
+                before += section.matrix.tiles
+        raise ValueError(f"{matrix.name} is in no leg of the stream")
+
+    def _after(self, leg: int, distance: int, tiles: range) -> frozenset[str]:
+        """Names of the matrices that tiles `distance + i` from the first of a leg on can be of."""
+        found, open_ = set(), {(leg, distance + i) for i in tiles}
+        while open_:
+            number, tile = open_.pop()
+            here = self.legs[number]
+            if tile >= here.tiles:
+                open_ |= {(then, tile - here.tiles) for then in here.then}
+                continue
+            ends = accumulate(section.matrix.tiles for section in here.sections)
+            found.add(next(s.matrix.name for s, end in zip(here.sections, ends, strict=True) if tile < end))
+        return frozenset(found)
+
+    def _request(self, stream: Stream, among: frozenset[str]) -> Stream:
+        """Start the copy of the next tile of the schedule, if there is one; it is of a matrix in `among`."""
         last = jnp.int32(0)
         for number, leg in enumerate(self.legs):
+            if among.isdisjoint(section.matrix.name for section in leg.sections):
+                continue
             here = stream.leg == number
-            pl.when(here)(at_callers_line(partial(self._start_copy, stream, leg)))
+            pl.when(here)(at_callers_line(partial(self._start_copy, stream, leg, among)))
             last = jnp.where(here, leg.tiles - 1, last)
         ends = stream.tile == last
         leg, layer = self.following(stream.leg, stream.layer)
@@ -102,8 +134,9 @@ class WeightStream:
             tile=jnp.where(ends, 0, stream.tile + 1),
         )
 
-    def _start_copy(self, stream: Stream, leg: Leg) -> None:
+    def _start_copy(self, stream: Stream, leg: Leg, among: frozenset[str]) -> None:
         first = 0
+        possible = [section for section in leg.sections if section.matrix.name in among]
         for section in leg.sections:
             matrix = section.matrix
             last = first + matrix.tiles
@@ -114,9 +147,9 @@ class WeightStream:
                 full = self.ring.scratch.full.at[stream.fill_bank]
                 tag(pltpu.make_async_copy(tile, bank, full), section.matrix.name).start()
 
-            if len(leg.sections) == 1:
+            if possible == [section]:
                 start()
-            else:
+            elif section in possible:
                 pl.when((stream.tile >= first) & (stream.tile < last))(at_callers_line(start))
             first = last
 
@@ -134,19 +167,24 @@ class WeightStream:
         """Multiply `rows()` by a matrix, or some of its tiles: `emit(tile number, product [8, columns])`."""
 
         def one(number: Any, stream: Stream) -> Stream:
-            product, stream = self.product(stream, matrix, rows(), refill)
+            product, stream = self.product(stream, matrix, rows(), among)
             emit(number, product)
             return stream
 
-        last = matrix.tiles if tiles is None else first + tiles
+        tiles = matrix.tiles - first if tiles is None else tiles
+        among, last = self._ahead(matrix, first, tiles) if refill else None, first + tiles
         return lax.fori_loop(first, last, at_callers_line(one), stream)
 
-    def product(
-        self, stream: Stream, matrix: Matrix, rows: jax.Array, refill: bool = True
-    ) -> tuple[jax.Array, Stream]:
+    def next_product(self, stream: Stream, matrix: Matrix, rows: jax.Array) -> tuple[jax.Array, Stream]:
         """`rows` times the next tile, one of `matrix`: f32 `[8, columns]`."""
-        if refill:
-            stream = self.request(stream)
+        return self.product(stream, matrix, rows, self._ahead(matrix, 0, matrix.tiles))
+
+    def product(
+        self, stream: Stream, matrix: Matrix, rows: jax.Array, among: frozenset[str] | None
+    ) -> tuple[jax.Array, Stream]:
+        """The same; what is requested is of a matrix in `among`, or nothing is requested now."""
+        if among is not None:
+            stream = self._request(stream, among)
         product = tile_product(rows, self.tile(stream, matrix), matrix.columns)
         return product, stream._replace(bank=self.ring.following(stream.bank))
 
@@ -168,4 +206,4 @@ def stack_stream(layers: int, matrices: tuple[Matrix, ...], hbm: Any, ring: Ring
     def following(leg: Any, layer: Any) -> tuple[Any, Any]:
         return jnp.where(layer == layers - 1, 1, leg), layer + 1
 
-    return WeightStream((Leg(tuple(section(matrix) for matrix in matrices)),), following, ring)
+    return WeightStream((Leg(tuple(section(matrix) for matrix in matrices), (0,)),), following, ring)
