@@ -141,6 +141,32 @@ def test_click_ties_a_wait_to_its_copy_and_search_jumps(open_page, until):
     silent(driver)
 
 
+def test_a_click_ties_a_span_and_dragging_measures(open_page, until):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    driver, _ = open_page("timeline?from=100000000&to=110000000")
+    until(lambda: driver.execute_script(f"return {PLOT}.lanes.find('wait').length"))
+    x, y, _ = driver.execute_script(f"return {PLOT}.lanes.find('wait')[0]")
+    action = ActionChains(driver)
+    action.w3c_actions.pointer_action.move_to_location(round(x), round(y))
+    action.click().perform()
+    assert "ended by" in until(lambda: driver.find_element(By.ID, "timeline-detail").text)
+    arrows = f"return {PLOT}.layout.annotations.filter(a => a.showarrow).length"
+    until(lambda: driver.execute_script(arrows) == 1)
+
+    driver.execute_script("window.dash_clientside.set_props('measure', {value: ['measure']})")
+    until(lambda: driver.execute_script(f"return {PLOT}.layout.dragmode") == "select")
+    plot = driver.find_element(By.CSS_SELECTOR, "#timeline .nsewdrag")
+    action = ActionChains(driver).move_to_element_with_offset(plot, -200, 0).click_and_hold()
+    action.move_by_offset(150, 0).pause(0.1).move_by_offset(150, 0).release().perform()
+    found = until(
+        lambda: (t := driver.find_element(By.ID, "timeline-detail").text).startswith("Measured") and t
+    )
+    assert "GB/s" in found
+    assert driver.execute_script(f"return {PLOT}.layout.xaxis.range") == [100, 110], "measuring does not zoom"
+    silent(driver)
+
+
 def test_two_users_do_not_disturb_each_other(open_page, browser, until):
     driver, address = open_page("timeline?from=100000000&to=110000000")
     other = browser(1920, 1080)

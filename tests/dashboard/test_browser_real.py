@@ -1,6 +1,8 @@
 """Real captures in a real browser, of 8 and of 32 cores: from the verdict down to single bundles."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -53,6 +55,23 @@ def opened(compiled, serve, browser):
         return browser(), f"{served.url}/{identify(compiled(name))}"
 
     return start
+
+
+@pytest.fixture(scope="module")
+def recorded(compiled):
+    """The capture of the MLP as `record` leaves it: with a trace, here of a machine with slower memory."""
+    from analyzer.analysis import analyze
+    from analyzer.export_xplane import export_xplane
+
+    slow = analyze(compiled("mlp"), overrides={"hbm.bandwidth": "/1.2"})
+    target = compiled("mlp").parent / "recorded"
+    shutil.copytree(compiled("mlp"), target, ignore=shutil.ignore_patterns(".cache"))
+    run = target / "xplane/plugins/profile/2026_01_01_00_00_00"
+    run.mkdir(parents=True)
+    (run / "vm.xplane.pb").write_bytes(export_xplane(slow.timeline, slow.report))
+    manifest = json.loads((target / "manifest.json").read_text())
+    (target / "manifest.json").write_text(json.dumps(manifest | {"kind": "record"}))
+    return target
 
 
 def silent(driver):
@@ -130,4 +149,30 @@ def test_what_if_without_a_phase_and_the_page_as_a_file(opened, until):
     assert name.endswith("-whatif.html")
     assert "without gather" in text, "what was chosen is what is saved"
     assert "shorter" in text
+    silent(driver)
+
+
+def test_trace_and_model_of_a_recording_stand_above_each_other(recorded, serve, browser, until):
+    from dashboard.library import identify
+    from dashboard.loading import load
+
+    served = serve([recorded], loader=load)
+    driver = browser(1920, 1080)
+    driver.get(f"{served.url}/{identify(recorded)}/timeline")
+    labels = f"return [...{PLOT}.querySelectorAll('.ytick text')].map(e => e.textContent)"
+    found = until(lambda: driver.execute_script(labels), 90)
+    assert found.count("Matrix") == 2
+    assert [x.split()[0] for x in found if "(" in x] == ["trace", "model"]
+    note = "return document.getElementById('timeline-note').textContent"
+    assert "so that both begin the step together" in until(lambda: driver.execute_script(note))
+
+    options = "return window.dash_component_api.getLayout('align').props.options.length"
+    until(lambda: driver.execute_script(options))
+
+    # Aligned at a later phase, the faster model has to move by what it had gained until then.
+    driver.execute_script("window.dash_clientside.set_props('align', {value: 'reduce'})")
+    moved = until(lambda: (t := driver.execute_script(note)) and "both begin reduce" in t and t)
+    assert "moved by 0 ps" not in moved
+    driver.execute_script("window.dash_clientside.set_props('account', {value: 'model'})")
+    until(lambda: driver.execute_script(labels).count("Matrix") == 1)
     silent(driver)
