@@ -38,7 +38,7 @@ LAYER_SCOPE = "layer"  # name of the scope around a layer, and label of the trac
 
 _level: ContextVar[Level] = ContextVar("megascope_hook_level", default="off")
 _watcher: ContextVar["tuple[tuple[str, ...], Watcher] | None"] = ContextVar("megascope_watcher", default=None)
-_copy_names: dict[tuple[str, int], str] = {}
+_copy_names: dict[tuple[str, int], set[str]] = {}
 _helper_files: set[str] = set()
 _JAX_FOLDER = str(Path(jax.__file__).parent)
 
@@ -162,7 +162,7 @@ class NamedCopy:
         """`start`, `wait`, `wait_send`, `wait_recv` of the copy itself."""
         place = _kernel_line()
         if place is not None:
-            _copy_names[place] = self._name
+            _copy_names.setdefault(place, set()).add(self._name)
         return getattr(self._copy, attribute)
 
 
@@ -172,8 +172,15 @@ def tag(copy: Any, name: str) -> NamedCopy:
 
 
 def copy_names() -> list[dict[str, Any]]:
-    """Every line of a tagged copy traced in this process: `file`, `line` (1-based), `name`."""
-    return [{"file": file, "line": line, "name": name} for (file, line), name in sorted(_copy_names.items())]
+    """Every line of a tagged copy traced in this process: `file`, `line` (1-based), `name`.
+
+    A line that starts copies of several names has none; what is copied from an operand has that one's.
+    """
+    return [
+        {"file": file, "line": line, "name": next(iter(names))}
+        for (file, line), names in sorted(_copy_names.items())
+        if len(names) == 1
+    ]
 
 
 def _kernel_line() -> tuple[str, int] | None:
