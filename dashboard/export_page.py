@@ -6,11 +6,19 @@ import re
 from typing import Any
 
 from dash import Dash
+from plotly.utils import PlotlyJSONEncoder
 
 from dashboard import text
+from dashboard.components import facts
+from dashboard.context import ALL_CORES
+from dashboard.cores import cores_spec
 from dashboard.export import asset, render_html
 from dashboard.headless import CONTROLS, Headless, Node, address
 from dashboard.loading import Loaded
+from dashboard.palette import theme as palette
+from dashboard.panels import MAX_SHAPES
+from dashboard.slices import DEFAULT_KINDS
+from dashboard.wire import wire
 
 # Controls ask a server; a file has none. Their words that matter are in the page beside them.
 _DROPPED = frozenset([*CONTROLS, "Store", "Interval", "Location"])
@@ -27,7 +35,7 @@ _HEAD = """<!DOCTYPE html>
 <title>{title}</title>
 <style>{style}
 .page {{ height: auto !important; min-height: 0 !important; }}
-.bundle-list, .table-scroll {{ height: auto; max-height: none; }}
+.bundle-list, .table-scroll {{ height: auto; max-height: none; }} .timeline-file {{ height: 86vh; }}
 </style>
 </head>
 <body>
@@ -69,12 +77,15 @@ def export_page(
         title: of the page, for the heading.
         token, search, theme, values: as for `Headless`.
     """
-    if page == "timeline":
+    values, theme = values or {}, theme if theme in {"light", "dark"} else "light"
+    every = loaded.with_every_core() if page == "timeline" and values.get("core") == ALL_CORES else None
+    if page == "timeline" and every is None:
         return render_html(loaded)
-    theme = theme if theme in {"light", "dark"} else "light"
     shown = Headless(app, address(identity, page), token=token, search=search, theme=theme, values=values)
     writer = _Writer()
     body, name = writer.html(shown.page), writer.html(shown.name)
+    if every is not None:
+        body = writer.html(_all_cores(loaded, every, theme, values.get("kinds")))
     head = _HEAD.format(
         policy=_POLICY,
         theme=theme,
@@ -90,10 +101,20 @@ def export_page(
 
         data = json.dumps(writer.figures, separators=(",", ":")).replace("<", "\\u003c")
         parts += [f"<script>{get_plotlyjs()}</script>\n"]
-        parts += [
-            f'<script type="application/json" id="figures">{data}</script>\n<script>{_SCRIPT}</script>\n'
-        ]
+        parts += [f'<script type="application/json" id="figures">{data}</script>\n']
+        parts += [f"<script>{_SCRIPT}</script>\n"]
     return "".join([*parts, "</body>\n</html>\n"])
+
+
+def _all_cores(loaded: Loaded, every: Loaded, theme: str, kinds: Any) -> Any:
+    """The facts of a capture and all its cores over the whole step, as Dash would send them."""
+    wanted = tuple(str(k) for k in kinds) if isinstance(kinds, list) else DEFAULT_KINDS
+    view = every.view(palette(theme), max_shapes=MAX_SHAPES, hidden=frozenset(("scalar",)))
+    spec = wire(cores_spec(every.slice(), view, wanted))
+    graph = {"type": "Graph", "props": {"figure": spec}}
+    place = {"type": "Div", "props": {"className": "timeline-file", "children": graph}}
+    words = json.loads(json.dumps(facts(loaded), cls=PlotlyJSONEncoder))
+    return {"type": "Main", "props": {"className": "page", "children": [words, place]}}
 
 
 class _Writer:

@@ -119,6 +119,11 @@ class Loaded:
                     self._shifted.pop(next(iter(self._shifted)))
             return self._shifted[key]
 
+    def with_every_core(self) -> "Loaded | None":
+        """The view with every core of the slice, if it is there already."""
+        later = self.others.get("all")
+        return later.made if later else self
+
     @property
     def all_cores(self) -> list[int]:
         """Cores that can be shown: those with spans, or all of the slice where they can be simulated."""

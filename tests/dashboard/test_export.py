@@ -149,3 +149,21 @@ def test_a_dashboard_with_a_token_exports_too(captures, rich):
     app = create_app([path], host="0.0.0.0", token="secret", loader=rich)
     page = export_page(app, rich(path), identify(path), "findings", "Findings", token="secret")
     assert 'class="page page-findings"' in page
+
+
+def test_all_cores_are_exported_where_they_are_shown(captures, synthetic):
+    from dashboard.app import create_app
+    from dashboard.context import ALL_CORES
+    from dashboard.library import identify
+
+    made = from_parts("many", synthetic.make(layers=2, cores=3))
+    (path,) = captures("many")
+    app = (create_app([path], loader=lambda _: made), identify(path))
+    _, figures = exported(app, made, "timeline", values={"core": ALL_CORES, "kinds": ["wait", "mxu"]})
+    (figure,) = figures
+    assert "core 2" in figure["layout"]["yaxis"]["ticktext"]
+    names = {t["name"] for t in figure["data"]}
+    assert {"matrix work", "wait"} <= names
+    assert "collective" not in names
+    page = export_page(app[0], made, app[1], "timeline", "Timeline")
+    assert 'id="data"' in page, "one core: with the finer pictures to zoom into"
