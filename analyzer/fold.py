@@ -171,6 +171,9 @@ def build(
         hbm_rate=machine.parameters["hbm.bandwidth"].value if "hbm.bandwidth" in machine.parameters else None,
         operand_bytes=facts.operand_bytes,
         parameters={name: parameter.value for name, parameter in machine.parameters.items()},
+        stays=None
+        if facts.residency is None
+        else facts.residency[(facts.residency["core"] == reported.core).to_numpy()],
         vmem_used=facts.vmem_used,
         vmem_capacity=machine.peaks.vmem_bytes,
         facts=dict(capture.manifest)

@@ -30,6 +30,7 @@ class Edit:
         shorten: (stretches of time, share of the work's time that is kept there), disjoint.
         trim: span of a wait for messages -> picoseconds that it is shorter.
         shrink: span of a copy -> share of its bytes that is still moved.
+        wait_at: span of a wait for a copy -> moment of the original step at which it is waited for instead.
         issue_at: span of a copy -> moment of the original step at which it is issued instead.
     """
 
@@ -40,6 +41,7 @@ class Edit:
     issue_at: Mapping[int, int] = field(default_factory=dict)
     trim: Mapping[int, int] = field(default_factory=dict)
     shrink: Mapping[int, float] = field(default_factory=dict)
+    wait_at: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +78,13 @@ class Replayer:
             for span, issue, free in zip(self.copy_span, self.copy_issue, self.copy_free, strict=True)
         ]
         copies, waits = len(issue_at), len(self.wait_start)
-        times = np.array([*issue_at, *self.wait_start, self.work_end], dtype=np.int64)
+        wait_at = self.wait_start
+        if edit.wait_at:
+            own = zip(self.wait_span, self.wait_start, strict=True)
+            wait_at = [
+                edit.wait_at.get(span, at + self.core.start_ps) - self.core.start_ps for span, at in own
+            ]
+        times = np.array([*issue_at, *wait_at, self.work_end], dtype=np.int64)
         clock = self._program_time(times, edit)
         is_wait = np.concatenate((np.zeros(copies), np.ones(waits)))
         order = np.lexsort((is_wait, times[:-1], clock[:-1])).tolist()

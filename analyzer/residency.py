@@ -21,6 +21,7 @@ COLUMNS: dict[str, str] = {
     "issued_ps": "int64",  # the copy is issued: from here on the place is taken
     "start_ps": "int64",  # bytes begin to arrive
     "arrived_ps": "int64",  # all of them are there
+    "first_use_ps": "Int64",  # first use of them; null where none was followed
     "end_ps": "int64",  # last use before they were overwritten; arrived_ps where nothing used them
     "used": "bool",  # whether anything used them
     "span": "Int64",  # the copy, in the timeline

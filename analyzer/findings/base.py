@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from analyzer import replay
@@ -72,6 +73,7 @@ class Context:
         core: the core that sets the step time. others: the other cores of the timeline.
         executed: int64[B], how often each bundle ran on that core. cycle_ps: length of a cycle.
         operand_bytes: HBM operand index -> (bytes read, bytes written) on that core.
+        stays: table of analyzer/residency.py of that core; None where nothing tells.
         parameters: values of the machine model by name, in SI units.
         facts: free facts of the capture (manifest `facts`, identical recompiles, VMEM figures).
         target: what the user pointed at, for commands in `verify`.
@@ -93,6 +95,7 @@ class Context:
     vmem_used: int | None = None
     vmem_capacity: int | None = None
     parameters: Mapping[str, float] = field(default_factory=dict)
+    stays: pd.DataFrame | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     target: str = "CAPTURE"
 

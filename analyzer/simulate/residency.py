@@ -4,6 +4,7 @@ Uses are vector loads and stores and copies out. A buffer that is overwritten en
 the program computes into VMEM itself is not followed.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from analyzer.simulate.buffers import BufferUse, Use, extent
@@ -18,7 +19,8 @@ class Resident:
 
     buffer: `#allocation12`; offset_bytes: of its first byte in the buffer; bytes: extent it occupies;
     transfer: index into the core's transfers; issued_ps: its issue; start_ps, arrived_ps: its first and last
-    byte; end_ps: last use before it was overwritten or the program ended (arrival, where nothing used it).
+    byte; first_use_ps: first use, None where none was followed; end_ps: last use before it was overwritten or
+    the program ended (arrival, where nothing used it).
     """
 
     core: int
@@ -29,6 +31,7 @@ class Resident:
     issued_ps: int
     start_ps: int
     arrived_ps: int
+    first_use_ps: int | None
     end_ps: int
 
 
@@ -47,7 +50,14 @@ def buffer_history(
     touch = next(touches, None)
     free: list[Use | None] = []
     here: dict[tuple[int, int], int] = {}
+    begun: dict[int, float] = {}
     stays: list[Resident] = []
+
+    def begins(low: int, high: int, time: float) -> None:
+        """Granules low..high are used at a time: the first use of what lies there since its arrival."""
+        for (first, last), index in here.items():
+            if first < high and low < last and index not in begun and time >= log.transfers[index].end:
+                begun[index] = time
 
     def leaves(place: tuple[int, int]) -> None:
         index = here.pop(place)
@@ -66,13 +76,14 @@ def buffer_history(
                 issued_ps=round(transfer.issued),
                 start_ps=round(transfer.start),
                 arrived_ps=round(transfer.end),
+                first_use_ps=None if index not in begun else round(begun[index]),
                 end_ps=round(max(last[0], transfer.end)),
             )
         )
 
     for index, transfer in enumerate(log.transfers):
         while touch is not None and touch[2] <= index:
-            _apply_touch(compiled, log, touch, use, cycle_ps)
+            _apply_touch(compiled, log, touch, use, cycle_ps, begins)
             touch = next(touches, None)
         found: Use | None = None
         bundle = compiled.sites[transfer.site].bundle
@@ -94,21 +105,23 @@ def buffer_history(
             low = transfer.source
             high = low + extent(transfer.bytes // GRANULE, transfer.strides, destination=False)
             use.use(low, high, transfer.source_end, bundle)
+            begins(low, high, transfer.issued)
         free.append(found)
     while touch is not None:
-        _apply_touch(compiled, log, touch, use, cycle_ps)
+        _apply_touch(compiled, log, touch, use, cycle_ps, begins)
         touch = next(touches, None)
     for place in list(here):
         leaves(place)
     return free, stays
 
 
-def _apply_touch(
+def _apply_touch(  # noqa: PLR0917 -- the walk's own state
     compiled: Compiled,
     log: CoreLog,
     touch: tuple[tuple[int, ...], float, int, int],
     use: BufferUse,
     cycle: float,
+    begins: Callable[[int, int, float], None],
 ) -> None:
     event, base, _, visit = touch
     offsets = log.visit_cycles[visit].offset
@@ -118,3 +131,4 @@ def _apply_touch(
         time = base + (offsets[one.last - first] + 1) * cycle
         low, high = (row + one.low) * GRANULES_PER_ROW, (row + one.high) * GRANULES_PER_ROW
         use.use(low, high, time, one.last)
+        begins(low, high, base + offsets[one.first - first] * cycle)

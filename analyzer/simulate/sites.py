@@ -57,13 +57,14 @@ class Touch:
     """Rows that vector loads and stores of one stretch of a block touch, relative to a base.
 
     base: position in the event's values, or None for a constant; low, high: rows, half-open, the
-    constant base included where there is one; last: bundle of the last access.
+    constant base included where there is one; last, first: bundles of the last and the first access.
     """
 
     base: int | None
     low: int
     high: int
     last: int
+    first: int
 
 
 @dataclass(frozen=True, slots=True)

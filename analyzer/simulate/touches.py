@@ -111,7 +111,7 @@ class TouchPlan:
         ):
             known = ranges.get(label)
             if known is None:
-                ranges[label] = [low, low, bundle]
+                ranges[label] = [low, low, bundle, bundle]
                 continue
             if low < known[0]:
                 known[0] = low
@@ -120,8 +120,8 @@ class TouchPlan:
             known[2] = bundle
         bases = tuple(n for n in ranges if n[0] == "s")
         touches = tuple(
-            Touch(bases.index(n) if n in bases else None, low, high + _ROWS_PER_ACCESS, at)
-            for n, (low, high, at) in ranges.items()
+            Touch(bases.index(n) if n in bases else None, low, high + _ROWS_PER_ACCESS, last, first)
+            for n, (low, high, last, first) in ranges.items()
         )
         return Stretch(end - 1, bases, touches)
 

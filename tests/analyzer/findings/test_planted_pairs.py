@@ -55,6 +55,7 @@ PAIRS = [
     Pair("MS103", "behind", "behind_first"),
     Pair("MS104", "store", "store_late"),
     unit("MS105", "small"),
+    unit("MS107", "early"),
     Pair("MS111", "ramp"),
     Pair("MS112", "pause", "pause_deep", line=ISSUE),
     Pair("MS201", "exchange"),
