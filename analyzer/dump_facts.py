@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from analyzer.llo.operands import shape_bytes
+from analyzer.llo.signature import signature
+
 _CUSTOM_CALL = re.compile(
     r"^\s*(?:ROOT )?%(?P<name>\S+) = .*? custom-call\((?P<operands>[^)]*)\), "
     r'custom_call_target="tpu_custom_call"',
@@ -19,12 +22,7 @@ _OPERAND = re.compile(
     r"inlined_call_operand\.(?P<space>\w+) \[shape: (?P<shape>[^\[]+\[[\d,]*\])[^\]]*?, "
     r"index: (?P<index>\d+), kind: (?P<kind>\w+)"
 )
-_DTYPE_BITS = {
-    "pred": 8, "s2": 2, "u2": 2, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16,
-    "s32": 32, "u32": 32, "s64": 64, "u64": 64, "f16": 16, "bf16": 16, "f32": 32, "f64": 64,
-    "f4e2m1fn": 4, "f8e3m4": 8, "f8e4m3": 8, "f8e4m3fn": 8, "f8e4m3b11fnuz": 8, "f8e4m3fnuz": 8,
-    "f8e5m2": 8, "f8e5m2fnuz": 8, "f8e8m0fnu": 8,
-}  # fmt: skip
+_TABLE = "index: -1, kind: input"  # how a call says that its operands are listed in a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +90,6 @@ def declared_operands(bundles: Path) -> list[dict[str, Any]]:
     for match in _OPERAND.finditer(text):
         dtype, _, sizes = match.group("shape").partition("[")
         dimensions = [int(n) for n in sizes.rstrip("]").split(",") if n]
-        bits = _DTYPE_BITS.get(dtype)
-        count = 1
-        for n in dimensions:
-            count *= n
         index = int(match.group("index"))
         rows[index] = {
             "index": index,
@@ -103,9 +97,31 @@ def declared_operands(bundles: Path) -> list[dict[str, Any]]:
             "space": match.group("space"),
             "shape": dimensions,
             "dtype": dtype,
-            "bytes": None if bits is None else -(-count * bits // 8),
+            "bytes": shape_bytes(dtype, tuple(dimensions)),
         }
+    if _TABLE in text:
+        rows |= _listed_operands(bundles)
     return [rows[i] for i in sorted(rows)]
+
+
+def _listed_operands(bundles: Path) -> dict[int, dict[str, Any]]:
+    """Operands that the bundles take from a table: only the HLO beside them says what they are."""
+    from analyzer.llo.file_program import program_name
+
+    listed = signature(bundles, program_name(bundles))
+    if listed is None:
+        return {}
+    return {
+        index: {
+            "index": index,
+            "kind": "input" if index < len(listed.inputs) else "output",
+            "space": "vmem" if array.in_vmem else "hbm",
+            "shape": list(array.dimensions),
+            "dtype": array.dtype,
+            "bytes": shape_bytes(array.dtype, array.dimensions),
+        }
+        for index, array in enumerate((*listed.inputs, *listed.outputs))
+    }
 
 
 def describe_operands(

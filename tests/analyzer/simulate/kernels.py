@@ -389,3 +389,27 @@ def _counted_arguments():
 
 # What record_run.py runs a kernel on.
 ARGUMENTS = {"data_dependent": _data_dependent_arguments, "counted": _counted_arguments}
+
+
+def many_operands(*, interpret=False):
+    """Reads 32 operands, one after the other, operand i i times: their addresses come in a table."""
+    sizes = [_f32(8, 128 * (1 + i % 3)) for i in range(32)]
+
+    def kernel(*refs):
+        *sources, out, buffer, semaphore = refs
+        for times, source in enumerate(sources):
+            here = buffer.at[:, : source.shape[1]]
+
+            def read(_, carry, source=source, here=here):
+                copy = pltpu.make_async_copy(source, here, semaphore)
+                copy.start()
+                copy.wait()
+                return carry
+
+            lax.fori_loop(0, times, read, None)
+        copy = pltpu.make_async_copy(buffer, out, semaphore)
+        copy.start()
+        copy.wait()
+
+    scratch = [pltpu.VMEM((8, 384), jnp.float32), pltpu.SemaphoreType.DMA]
+    return _build("many_operands", kernel, sizes, _f32(8, 384), scratch, interpret=interpret)

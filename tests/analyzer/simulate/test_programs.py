@@ -252,3 +252,19 @@ def test_values_that_no_core_asks_for_are_named(kernel):
     moved = dataclasses.replace(one.scenario, pops={"kernels.py:1": 5}, words={"#allocation99": 1})
     (note,) = [n for n in one.simulator.simulate(TPU7X, moved).notes if "never asks for" in n]
     assert note.endswith("pops.kernels.py:1, words.#allocation99")
+
+
+def test_operands_in_a_table_are_known_from_the_hlo(kernel):
+    """A call with over 29 operands and results names none in its bundles, but loads addresses from SMEM."""
+    many = kernel("many_operands")
+    inputs = 32
+    assert {o.index for o in many.program.operands} == {-1, *range(1, inputs), inputs}  # 0 is never read
+    shapes = {o.index: o.shape for o in many.program.operands}
+    assert shapes[1] == "f32[8,256]"
+    assert shapes[inputs] == "f32[8,384]"
+    result = many.run(TPU7X)
+    width = {i: 8 * 128 * (1 + i % 3) * 4 for i in range(inputs)}
+    assert result.operand_bytes == {i: (i * width[i], 0) for i in range(1, inputs)} | {
+        inputs: (0, 8 * 384 * 4)
+    }
+    assert [row["shape"] for row in many.manifest["operands"]][:2] == [[8, 128], [8, 256]]
