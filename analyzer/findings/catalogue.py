@@ -12,8 +12,8 @@ HEAD = """# Findings
 
 What the rules of `megascope report` look for. This page is generated from the rules
 (`python -m analyzer.findings.catalogue > docs/findings.md`); a new rule is one new file in
-`analyzer/findings`, and a pair of small kernels in `tests/analyzer/findings`: it must fire on the fault at its
-line and stay silent without it, and its saving must be within 25 % of what the simulator says the fault costs.
+`analyzer/findings`, and a pair of small kernels in `tests/analyzer/findings`: it must fire on the fault at
+its line and stay silent without it, with a saving within 25 % of what the simulator says the fault costs.
 
 Each finding carries the time it takes on the step, the saving (by replaying the step without the fault where
 that is possible, see [metrics.md](metrics.md#savings)), its provenance and confidence, and evidence. Findings
