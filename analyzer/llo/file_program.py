@@ -244,15 +244,29 @@ class FileProgram(Program):
         return call_operands(self)
 
     def _uses_guarded_value(self, branch: int, predicate: Predicate | None, bundle: int) -> bool:
-        """Does `bundle` use, unpredicated, a value made under the predicate of the branch?"""
+        """Does `bundle` use, unpredicated, a value made under the predicate of the branch?
+
+        Or wait for a copy that is only started where the branch is not taken?
+        """
         if predicate is None:
             return False
-        guard = predicate.register
-        made = {
-            result
-            for instruction in self._guarded_by(guard, max(branch - GUARD_WINDOW, 0), bundle)
-            for result in instruction.results
-        }
+        guarded = self._guarded_by(predicate.register, max(branch - GUARD_WINDOW, 0), bundle)
+        made = {result for instruction in guarded for result in instruction.results}
+        flags = [
+            instruction.operand("dst_syncflagno")
+            for instruction in guarded
+            if instruction.unit is Unit.DMA
+            and instruction.predicate is not None
+            and instruction.predicate.negated != predicate.negated
+        ]
+        if flags and any(
+            instruction.predicate is None
+            and instruction.mnemonic.startswith("dma.done")
+            and instruction.operands
+            and instruction.operands[0] in flags
+            for instruction in self.scalar_instructions(bundle)
+        ):
+            return True
         return any(
             instruction.predicate is None
             and (instruction.unit is Unit.DMA or instruction.mnemonic == "sst")
