@@ -67,7 +67,7 @@ def parameters(config: K3Config, seed: int, open_layers: int) -> dict[str, np.nd
         stored[f"{prefix}e_score_correction_bias"] = bias
     for name in [name for name in stored if name.endswith("res_proj.weight")]:
         stored[name] = stored[name] * 0.25
-    spread = np.exp2(np.round(2 * rng.standard_normal((config.vocab, 1))))
+    spread = np.exp2(np.round(4 * rng.standard_normal((config.vocab, 1))))
     stored["lm_head.weight"] = (stored["lm_head.weight"] * spread).astype(np.float32)
     return stored
 
