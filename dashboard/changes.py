@@ -74,7 +74,8 @@ def bars_spec(entries: list[dict[str, Any]], title: str, theme: Theme, limit: in
     known = [e for e in entries if e["change"]]
     known = sorted(known, key=lambda e: -abs(e["change"]))[:limit]
     if not known:
-        return words_spec(f"No change in {title}", theme)
+        unknown = not entries or any(e["change"] is None for e in entries)
+        return words_spec(f"The change in {title} is unknown" if unknown else f"No change in {title}", theme)
     values = [e["change"] / MICROSECOND for e in known]
     reach = 1.55 * max(map(abs, values))  # room for the numbers beside the bars
     limits = [-reach if min(values) < 0 else 0, reach if max(values) > 0 else 0]

@@ -125,6 +125,10 @@ def words(values: list[Any], without: tuple[str, ...] = ()) -> str:
     return ", ".join([*parts, *left_out])
 
 
+def _first_large(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
 def register(app: Dash, context: Context) -> None:
     """Callbacks of the page."""
 
@@ -169,7 +173,7 @@ def register(app: Dash, context: Context) -> None:
             queue = f", {text.count(state.waiting, 'job')} before it" if state.waiting else ""
             return [
                 html.P(
-                    f"Simulating with {words(values, without)}: {state.seconds:.0f} s{queue} …",
+                    f"Simulating {words(values, without)}: {state.seconds:.0f} s{queue} …",
                     className="verdict",
                 ),
                 html.Progress(className="progress"),
@@ -185,7 +189,7 @@ def register(app: Dash, context: Context) -> None:
             return error_panel(error), True
         return [
             html.P(
-                f"With {words(values, without)}: " + changes.headline(diff),
+                _first_large(words(values, without)) + ": " + changes.headline(diff),
                 className="verdict",
                 id="whatif-verdict",
             ),
