@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analyzer.llo.operands import shape_bytes
 from analyzer.llo.signature import signature
 
 _CUSTOM_CALL = re.compile(
@@ -85,6 +84,8 @@ def declared_operands(bundles: Path) -> list[dict[str, Any]]:
 
     bytes is None for a dtype whose size is not known.
     """
+    from analyzer.llo.operands import shape_bytes  # numpy takes longer than opening a capture may
+
     rows: dict[int, dict[str, Any]] = {}
     text = bundles.read_text(errors="replace")
     for match in _OPERAND.finditer(text):
@@ -107,6 +108,7 @@ def declared_operands(bundles: Path) -> list[dict[str, Any]]:
 def _listed_operands(bundles: Path) -> dict[int, dict[str, Any]]:
     """Operands that the bundles take from a table: only the HLO beside them says what they are."""
     from analyzer.llo.file_program import program_name
+    from analyzer.llo.operands import shape_bytes
 
     listed = signature(bundles, program_name(bundles))
     if listed is None:
