@@ -105,7 +105,16 @@ def decode_step(plan: StepPlan, interpret: Any = False) -> Any:
 
 
 def build_plan(plan: StepPlan, *, level: Level = "regions", interpret: Any = False) -> KernelBuild:
-    """The kernel of a plan."""
+    """The kernel of a plan.
+
+    Raises:
+        ValueError: The ring is too shallow: nothing is requested while the tiles of moe_in are used.
+    """
+    if plan.ring_depth <= plan.moe_in.tiles:
+        raise ValueError(
+            f"a ring of {plan.ring_depth} banks is too shallow: it must hold {plan.moe_in.tiles} tiles of "
+            "moe_in, while none is requested, and one more"
+        )
     everywhere, split = PartitionSpec(), PartitionSpec(AXIS)
     state = [s for s in state_shapes(plan) if s is not None]
     scalars = [shape(n, dtype=jnp.int32) for n in (plan.rows, plan.batch, 1)]

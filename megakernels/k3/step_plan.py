@@ -113,11 +113,6 @@ class StepPlan:
                 raise ValueError(f"{c.name}: {what} does not split over {self.cores} ranks")
         if self.cores % self.width_ranks:
             raise ValueError(f"{self.cores} ranks do not come in groups of {self.width_ranks}")
-        if self.ring_depth <= self.moe_in.tiles:
-            raise ValueError(
-                f"a ring of {self.ring_depth} banks cannot hold the {self.moe_in.tiles} tiles of moe_in, which "
-                "nothing is requested behind, and one more"
-            )
         if c.latent % LANES or c.dense_layers < 1 or c.layers <= c.dense_layers:
             raise ValueError(f"{c.name}: the step needs a latent of whole blocks, and layers of both FFNs")
 

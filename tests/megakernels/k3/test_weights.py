@@ -180,7 +180,7 @@ def test_several_jobs_write_the_same(tmp_path, folder) -> None:
     assert steps[-1] == len(manifests[0]["units"])
     made = random_source(CONFIG, SEED)
     broken = dataclasses.replace(made, fetch=lambda name: made.fetch(name) * ("w2.weight_scale" not in name))
-    with pytest.raises(CheckpointError, match="expert 2 of layer [12]: scales run from 0"):
+    with pytest.raises(CheckpointError, match=r"expert 2 of layer [12]: scales run from 0"):
         weights.convert(broken, PLAN, tmp_path / "broken", ignore, ranks=[2], jobs=3)
     assert not (tmp_path / "broken").exists()
 

@@ -111,7 +111,7 @@ def test_no_vector_register_is_spilled_in_a_loop_over_tiles(compiled, variant) -
     tiles = [loop for loop in inner if any(_inside(program, i, loop) for i in pushes)]
     assert len(tiles) >= 4
     for loop in tiles:
-        # A product of one tile takes 600 to 900 bundles, attention to a tile of the cache 300, an expert 2,000.
+        # A product of a tile takes 600 to 900 bundles, attention to one of the cache 300, an expert 2,000.
         if 500 < loop.end - loop.start < 1200:
             assert len(per_loop[loop.start]) <= 2, hex(loop.start)
 

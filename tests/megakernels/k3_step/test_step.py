@@ -1,9 +1,14 @@
 """The whole K3 step in Pallas against the reference: meshes, batches, verify, both interpreter modes."""
 
 import contextlib
+import dataclasses
 
 import numpy as np
 import pytest
+
+from megakernels.k3.build import build_plan
+from megakernels.k3.config import KIMI_K3
+from megakernels.k3.step_plan import StepPlan
 
 EAGER = {"dma": "eager", "detect_races": True}
 CACHE_TILE = 32  # of the runs; the first position lies so that steps cross into the next tile
@@ -64,6 +69,12 @@ def test_hooks_change_no_number(simulated) -> None:
 def test_a_wrong_tensor_is_noticed(simulated, tensor: str) -> None:
     run = simulated("k3_step:steps", sizes={}, spoil=f"model.{tensor}").clean()
     assert max(run["logits"]) > 2 * LOGITS_TOLERANCE or max(run["aux"]) > 2 * TOLERANCE
+
+
+def test_a_ring_in_which_the_kernel_would_wait_for_itself_is_refused() -> None:
+    config = dataclasses.replace(KIMI_K3, layers=5, aux_layers=(1,))
+    with pytest.raises(ValueError, match="7 tiles of moe_in"):
+        build_plan(StepPlan(config, hosts=4, members=8, width_ranks=4, ring_depth=7))
 
 
 @pytest.mark.slow
