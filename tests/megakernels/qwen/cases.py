@@ -94,6 +94,7 @@ def difference(ours: Any, theirs: Any) -> float:
     return float(np.sqrt(np.mean((a - b) ** 2) / np.mean(b**2)))
 
 
+HEAD = "lm_head.weight"
 GAP = 0.1  # of the logits' size: how far every greedy choice is ahead of the next token
 
 
@@ -106,7 +107,7 @@ def with_clear_choices(
     tokens could not be demanded; those of a trained model stand apart. Where a choice is close the rows of
     the runners-up shrink, or that of the winner grows where they win elsewhere.
     """
-    head = np.asarray(weights["lm_head.weight"], np.float32)
+    head = np.asarray(weights[HEAD], np.float32)
     for _ in range(100):
         logits = logits_of_run(weights)
         limit = logits.max(-1, keepdims=True) - GAP * np.sqrt(np.mean(logits**2))
@@ -118,7 +119,7 @@ def with_clear_choices(
         losers = np.setdiff1d(np.nonzero(rivals.any(0))[0], winners)
         head[losers] *= 1 - GAP / 2
         head[winners[rivals[:, winners].any(-1)]] *= 1 + GAP / 2
-        weights = weights | {"lm_head.weight": np.asarray(jnp.asarray(head, jnp.bfloat16))}
+        weights = weights | {HEAD: np.asarray(jnp.asarray(head, jnp.bfloat16))}
     raise AssertionError("no lm_head with clear choices found")
 
 
@@ -128,9 +129,17 @@ def stepper(config: QwenConfig, rounding: reference.KernelRounding | None) -> An
     return jax.jit(partial(reference.forward, config, rounding=rounding), compiler_options=QUICK_COMPILE)
 
 
+_placed: dict[tuple[int, ...], tuple[Any, dict[str, jax.Array]]] = {}
+
+
 def on_device(weights: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-    """Weights as the reference takes them."""
-    return {name: jnp.asarray(value) for name, value in dequantize_parameters(weights).items()}
+    """Weights as the reference takes them; if only the lm_head is another than before, it alone is placed."""
+    rest = {name: value for name, value in weights.items() if name != HEAD}
+    key = tuple(id(value) for value in rest.values())
+    if key not in _placed:  # the arrays are kept beside the copies: an id is good while its array lives
+        _placed.clear()
+        _placed[key] = rest, {n: jnp.asarray(v) for n, v in dequantize_parameters(rest).items()}
+    return _placed[key][1] | {HEAD: jnp.asarray(weights[HEAD])}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,6 +149,7 @@ class Step:
     tokens: np.ndarray  # int32 [batch] or [8]
     positions: np.ndarray  # int32 [batch]
     accepted: int  # rows of the step before that are kept: verify only
+    kept: int  # rows of this step that are kept
     logits: np.ndarray  # [rows, vocab]
     states: list[reference.ReferenceState]  # after every row
 
@@ -173,7 +183,7 @@ def reference_run(
             shaped = tokens[None] if plan.verify else tokens[:, None]
             logits, _, states = forward(placed, state, shaped, positions)
             logits = np.asarray(logits).reshape(plan.rows, -1)
-            steps.append(Step(tokens, positions, accepted, logits, states))
+            steps.append(Step(tokens, positions, accepted, rows, logits, states))
             state, positions = states[rows - 1], positions + rows
             tokens = logits.argmax(-1).astype(np.int32)
             if plan.verify:
@@ -199,6 +209,7 @@ def run(
     swap_gate_and_up: bool = False,
     faults: tuple[str, ...] = (),
     published: bool = False,
+    compared_rows: tuple[int, ...] = (),
 ) -> dict[str, Any]:
     """Steps of the kernel and of the reference fed with the same tokens, from one random state.
 
@@ -215,6 +226,7 @@ def run(
         swap_gate_and_up: Give the kernel wrong weights.
         faults: Weights to change in the reference alone, by the end of their names.
         published: Compare with the reference that rounds as the published model does, too.
+        compared_rows: Of a verify step, after which rows states are compared; first, kept and last if empty.
     """
     config = dataclasses.replace(SMALL, **(model or {}))
     plan = Plan(config=config, verify=accepted is not None, **sizes)
@@ -241,7 +253,8 @@ def run(
         result["logits"].append(logits)
         result["row_errors"].append([difference(a, b) for a, b in zip(logits, step.logits, strict=True)])
         if plan.verify:
-            for rows, theirs in enumerate(step.states, 1):
+            for rows in compared_rows or (1, step.kept, len(step.states)):
+                theirs = step.states[rows - 1]
                 result["state_errors"].append(state_error(plan, after_rows(plan, state, rows), theirs))
     if not plan.verify:
         result["state_errors"].append(state_error(plan, state, expected[-1].states[0]))
