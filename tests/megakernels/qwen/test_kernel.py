@@ -5,8 +5,8 @@ NaN, catch a missing wait. Neither catches both. Positions cross a KV tile (32 t
 
 Rows and cores meet in one place only: the shares of a sum, which travel as words where there are fewer than 8
 rows. So not every batch runs on every slice. Each form (batch 1, 2, 4, 8, verify) runs in full length on some
-slice, and each slice (no exchange; KV heads of its own; KV heads shared by pairs) runs decode and verify; where
-there is an exchange, shares are of a lone row, of several, and of 8.
+slice, and each slice (no exchange; KV heads of its own; KV heads shared by pairs) runs decode and verify;
+where there is an exchange, shares are of a lone row, of several, and of 8.
 """
 
 from collections.abc import Callable
