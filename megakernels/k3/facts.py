@@ -5,6 +5,7 @@ from typing import Any
 from megakernels.common.vmem import scratch_bytes
 from megakernels.k3 import routing
 from megakernels.k3.config import BF16_BYTES, F32_BYTES
+from megakernels.k3.experts import ExpertWeights
 from megakernels.k3.mla_plan import WINDOW
 from megakernels.k3.plan import HISTORY_ROWS, ROWS
 from megakernels.k3.scenario import busiest_pops
@@ -91,7 +92,7 @@ def facts(plan: StepPlan, level: str) -> dict[str, Any]:
         "phases": list(PHASES),
         "scenario": scenario(p),
         "operands": [
-            {"index": i, "name": n, "kind": "input", "read_bytes": read[n], "written_bytes": 0}
+            {"index": i, "name": tag_of(n), "kind": "input", "read_bytes": read[n], "written_bytes": 0}
             for i, n in enumerate(inputs)
         ]
         + [
@@ -116,6 +117,11 @@ def facts(plan: StepPlan, level: str) -> dict[str, Any]:
         "vmem_bytes": sum(vmem.values()),
         "vmem_capacity_bytes": VMEM_BYTES,
     }
+
+
+def tag_of(operand: str) -> str:
+    """What copies of an operand are called."""
+    return f"expert_{operand}" if operand in ExpertWeights._fields else operand
 
 
 def operand_bytes(plan: StepPlan) -> tuple[dict[str, int], dict[str, int]]:

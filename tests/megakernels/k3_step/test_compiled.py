@@ -82,7 +82,7 @@ def test_every_weight_is_read_once(compiled, variant) -> None:
     for operand in facts["operands"]:
         if operand["kind"] == "input" and operand["name"] in facts["weight_bytes"]:
             assert moved[operand["index"]] == (operand["read_bytes"], 0), operand["name"]
-    for name in ("up", "up_scale", "down", "down_scale"):
+    for name in ("expert_up", "expert_up_scale", "expert_down", "expert_down_scale"):
         operand = next(o for o in facts["operands"] if o["name"] == name)
         assert moved[operand["index"]] == (operand["read_bytes"], 0), name
 
@@ -90,7 +90,7 @@ def test_every_weight_is_read_once(compiled, variant) -> None:
 def test_bytes_of_a_rank_with_two_experts_per_layer(compiled) -> None:
     manifest, path = compiled("batch 1")
     facts = manifest["facts"]
-    experts = {"up", "up_scale", "down", "down_scale"}
+    experts = {"expert_up", "expert_up_scale", "expert_down", "expert_down_scale"}
     by_name = {o["index"]: o["name"] for o in facts["operands"]}
     moved = run(path).operand_bytes
     others = sum(read for index, (read, _) in moved.items() if by_name.get(index) not in experts)
