@@ -172,7 +172,8 @@ def test_a_stopped_server_leaves_no_compiler_and_no_unfinished_capture(tmp_path)
         process.kill()
         process.stdin.close()
         process.wait()
-    assert {p.name for p in tmp_path.iterdir()} <= {"k.py", "pid", "__pycache__", "c.compile.log"}
+    # The folder goes right after the compiler that wrote into it.
+    wait_for(lambda: {p.name for p in tmp_path.iterdir()} <= {"k.py", "pid", "__pycache__", "c.compile.log"})
 
 
 def wait_for(condition, seconds=60):
