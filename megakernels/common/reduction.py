@@ -104,6 +104,12 @@ def share_bytes(rows: int, parts: int, columns: int) -> int:
     return rows * parts * columns * 2
 
 
+def share_shape(rows: int, parts: int, columns: int) -> tuple[int, int, int]:
+    """A share `[rows, parts * columns]` as `to_wire` makes it; rows of bf16 come in pairs in memory."""
+    fold = 2 if rows == 1 else 1
+    return parts, rows * fold, columns // fold
+
+
 def to_wire(product: jax.Array, rows: int) -> jax.Array:
     """The live rows as they travel, bf16: `[rows, columns]`, a lone row as `[2, columns / 2]`."""
     product = product[:rows]
@@ -139,8 +145,7 @@ def two_hop_scratch(
     """Scratch to sum `[rows, parts * columns]`; the share travels in two pieces where that is faster."""
     if pieces is None:
         pieces = 2 if share_bytes(rows, parts, columns) > PIECE_BYTES and parts > 1 else 1
-    fold = 2 if rows == 1 else 1
-    share = (parts, rows * fold, columns // fold)
+    share = share_shape(rows, parts, columns)
     return TwoHopScratch(
         exchange_scratch(mesh.members, share, jnp.bfloat16, (pieces,)),
         exchange_scratch(mesh.hosts, share, jnp.bfloat16, (pieces,)) if mesh.hosts > 1 else None,

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jax.experimental.pallas import tpu as pltpu
 
 from megakernels.common.gemv import LANES
+from megakernels.common.reduction import share_shape
 from megakernels.common.ring import RingScratch, ring_scratch
 from megakernels.k3.plan import ROWS, KdaPlan
 
@@ -51,9 +52,9 @@ class Staging(NamedTuple):
     recurrent: Any  # f32 [2, batch, heads, key, value]
     conv: Any  # f32 [2, ...]
     ring: RingScratch
-    mail: Any  # bf16 [2, cores, tiles, rows * fold, columns / fold]
-    mail_sent: Any  # DMA semaphores [2]
-    mail_arrived: Any  # DMA semaphores [2]
+    mail: Any  # bf16 [2, cores, ...]: see common/reduction.py
+    mail_sent: Any  # DMA semaphores [2, 1]
+    mail_arrived: Any  # DMA semaphores [2, 1]
     small_in: Any  # DMA semaphores [2]: rows, constants, decay_out
     state_in: Any  # DMA semaphores [2]
     state_out: Any  # DMA semaphores [2]
@@ -67,7 +68,7 @@ def staging(plan: KdaPlan) -> Staging:
     p, c = plan, plan.config
     f32, bf16 = jnp.float32, jnp.bfloat16
     vmem, dma = pltpu.VMEM, pltpu.SemaphoreType.DMA
-    share = (p.mixer_out.tiles, p.rows * p.fold, p.mixer_out.columns // p.fold)
+    share = share_shape(p.rows, p.mixer_out.tiles, p.mixer_out.columns)
     return Staging(
         rows=vmem((2, ROWS, c.hidden), bf16),
         constants=vmem((2, 1, p.constants_width), f32),
@@ -83,8 +84,8 @@ def staging(plan: KdaPlan) -> Staging:
         conv=vmem((2, *p.conv_shape), f32),
         ring=ring_scratch(p.ring_depth, (p.bank_rows, LANES), bf16),
         mail=vmem((2, p.cores, *share), bf16),
-        mail_sent=dma((2,)),
-        mail_arrived=dma((2,)),
+        mail_sent=dma((2, 1)),
+        mail_arrived=dma((2, 1)),
         small_in=dma((2,)),
         state_in=dma((2,)),
         state_out=dma((2,)),

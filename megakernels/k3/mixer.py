@@ -17,8 +17,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from megakernels.common.collectives import EntryBarrier
-from megakernels.common.exchange import Exchange, ExchangeScratch
+from megakernels.common.exchange import ExchangeScratch
 from megakernels.common.gemv import LANES
+from megakernels.common.reduction import Mesh, TwoHop, TwoHopScratch
 from megakernels.common.ring import Ring
 from megakernels.hooks import layer, phase, tag
 from megakernels.k3.plan import Matrix
@@ -41,11 +42,11 @@ class Core:
     vmem: Any  # Staging
     weights: WeightStream
 
-    def exchange(self, turn: Any) -> Exchange:
-        """The exchange of the layers of one parity; two used in turn need no further handshake."""
+    def sum(self, turn: Any) -> TwoHop:
+        """The sum over all cores, in one hop, of the layers of one parity; two in turn need no handshake."""
         v = self.vmem
         scratch = ExchangeScratch(v.mail.at[turn], v.mail_sent.at[turn], v.mail_arrived.at[turn])
-        return Exchange.over(AXIS, self.plan.cores, scratch)
+        return TwoHop(Mesh(AXIS, 1, self.plan.cores), self.plan.rows, TwoHopScratch(scratch, None))
 
     def constant(self, name: str, turn: Any) -> Any:
         """A small vector of the layer whose constants are in `turn`, `[1, width]` f32."""
@@ -131,16 +132,12 @@ def one_layer(core: Core, mixer: Mixer, index: jax.Array, stream: Stream) -> Str
         with phase("rows_in"):
             next_small(core, ("rows", *mixer.small), index, turn)
         stream = mixer.run(core, index, turn, stream)
-        exchange = core.exchange(turn)
+        total = core.sum(turn)
         with phase("out_proj"):
-
-            def post(number: Any, product: jax.Array) -> None:
-                exchange.own[number] = share(core, product)
-
-            stream = core.weights.multiply(stream, p.mixer_out, lambda: v.mixed[...], post)
-            exchange.send("mixer_share")
+            stream = core.weights.multiply(stream, p.mixer_out, lambda: v.mixed[...], total.post)
+            total.send("mixer_share")
         with phase("all_reduce"):
-            all_reduce(core, exchange, index, turn)
+            write_sum(core, total, index, turn)
     return stream
 
 
@@ -167,32 +164,16 @@ def load_small(core: Core, names: tuple[str, ...], index: Any, turn: Any) -> Non
         tag(copy, name).start()
 
 
-def share(core: Core, product: jax.Array) -> jax.Array:
-    """Live rows of a product as they travel: bfloat16, a lone row folded into two."""
-    product = product[: core.plan.rows]
-    if core.plan.fold == 2:
-        half = product.shape[1] // 2
-        product = jnp.concatenate([product[:, :half], product[:, half:]], axis=0)
-    return product.astype(jnp.bfloat16)
-
-
-def all_reduce(core: Core, exchange: Exchange, index: Any, turn: Any) -> None:
-    """Sum the cores' shares in rank order, so that all hold the same bits, and write the layer's output."""
+def write_sum(core: Core, total: TwoHop, index: Any, turn: Any) -> None:
+    """Wait for the sum of the cores' shares and write it as the layer's output."""
     p, v = core.plan, core.vmem
     out = pltpu.make_async_copy(v.attended.at[turn], core.out.at[index], v.result_out.at[turn])
     pl.when(index > 1)(out.wait)  # the layer before the last has left the buffer
-    mail = exchange.receive()
+    total.receive()
     columns = p.mixer_out.columns
-    width = columns // p.fold
     for part in range(p.mixer_out.tiles):
-        total = mail[0, part].astype(jnp.float32)
-        for sender in range(1, p.cores):
-            total = total + mail[sender, part].astype(jnp.float32)
-        for fold in range(p.fold):
-            first = part * columns + fold * width
-            live = total[fold : fold + 1] if p.fold == 2 else total
-            v.attended[turn, : p.rows, first : first + width] = live
-    exchange.finish()
+        v.attended[turn, : p.rows, part * columns : (part + 1) * columns] = total.total(part)
+    total.finish()
     tag(out, "out").start()
 
 

@@ -76,11 +76,6 @@ class MlaPlan:
         return self.heads * self.rows
 
     @property
-    def fold(self) -> int:
-        """A lone bf16 row travels folded into two, because rows of bf16 come in pairs in memory."""
-        return 2 if self.rows == 1 else 1
-
-    @property
     def gated_width(self) -> int:
         """Width of a rank's mixer output, before the output projection."""
         return self.heads * LANES

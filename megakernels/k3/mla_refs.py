@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jax.experimental.pallas import tpu as pltpu
 
 from megakernels.common.gemv import LANES
+from megakernels.common.reduction import share_shape
 from megakernels.common.ring import RingScratch, ring_scratch
 from megakernels.k3.mla_plan import WINDOW, MlaPlan
 from megakernels.k3.plan import ROWS
@@ -55,9 +56,9 @@ class Staging(NamedTuple):
     mixed: Any  # bf16 [8, heads * 128]: what the output projection multiplies
     attended: Any  # f32 [2, 8, hidden]
     ring: RingScratch
-    mail: Any  # bf16 [2, cores, tiles, rows * fold, columns / fold]
-    mail_sent: Any  # DMA semaphores [2]
-    mail_arrived: Any  # DMA semaphores [2]
+    mail: Any  # bf16 [2, cores, ...]: see common/reduction.py
+    mail_sent: Any  # DMA semaphores [2, 1]
+    mail_arrived: Any  # DMA semaphores [2, 1]
     entries: Any  # SMEM i32 [max cache tiles]: sequence * 65536 + tile
     small_in: Any  # DMA semaphores [2]
     cache_in: Any  # DMA semaphores [slots]
@@ -71,7 +72,7 @@ def staging(plan: MlaPlan) -> Staging:
     p, c = plan, plan.config
     f32, bf16 = jnp.float32, jnp.bfloat16
     vmem, dma = pltpu.VMEM, pltpu.SemaphoreType.DMA
-    share = (p.mixer_out.tiles, p.rows * p.fold, p.mixer_out.columns // p.fold)
+    share = share_shape(p.rows, p.mixer_out.tiles, p.mixer_out.columns)
 
     def product(matrix: Any) -> Any:
         return vmem((matrix.tiles, ROWS, matrix.columns), f32)
@@ -95,8 +96,8 @@ def staging(plan: MlaPlan) -> Staging:
         attended=vmem((2, ROWS, c.hidden), f32),
         ring=ring_scratch(p.ring_depth, (p.bank_rows, LANES), bf16),
         mail=vmem((2, p.cores, *share), bf16),
-        mail_sent=dma((2,)),
-        mail_arrived=dma((2,)),
+        mail_sent=dma((2, 1)),
+        mail_arrived=dma((2, 1)),
         entries=pltpu.SMEM((p.max_cache_tiles,), jnp.int32),
         small_in=dma((2,)),
         cache_in=dma((p.cache_slots,)),
