@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
+DATA = ROOT / "../shared/data"
 
 
 def _load(name: str, path: Path) -> ModuleType:
@@ -129,6 +130,26 @@ def captures(tmp_path):
         return out
 
     return make
+
+
+@pytest.fixture
+def sample(tmp_path):
+    """`sample(part)` -> a writable copy of one of the public sample captures."""
+    if not DATA.is_dir():
+        pytest.skip("needs the public sample captures in ../shared/data")
+
+    def copy(part: str) -> Path:
+        source = DATA / part
+        target = tmp_path / source.name
+        if source.is_dir():
+            shutil.copytree(source, target)
+        else:
+            shutil.copyfile(source, target)
+        for path in [target, *target.rglob("*")]:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        return target
+
+    return copy
 
 
 class Served:

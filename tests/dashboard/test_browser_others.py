@@ -1,8 +1,5 @@
 """Captures made by others, in a browser: a bare dump, traces, damaged files; no page logs an error."""
 
-import shutil
-from pathlib import Path
-
 import pytest
 
 from dashboard.app import PAGES
@@ -11,29 +8,18 @@ from dashboard.loading import load
 
 By = pytest.importorskip("selenium.webdriver.common.by", reason="needs selenium").By
 
-DATA = Path(__file__).parents[2] / "../shared/data"
 PLOT = "document.querySelector('#timeline .js-plotly-plot')"
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not DATA.is_dir(), reason="needs the public sample captures in ../shared/data"),
-]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def opened(tmp_path, serve, browser):
-    """`opened(part)` -> (driver, address of the list, address) of a writable copy of some sample data."""
+def opened(sample, serve, browser):
+    """`opened(part)` -> (driver, address of the capture) of a copy of some sample data."""
 
     def start(part):
-        source = DATA / part
-        target = tmp_path / source.name
-        if source.is_dir():
-            shutil.copytree(source, target)
-            for path in [target, *target.rglob("*")]:
-                path.chmod(0o755 if path.is_dir() else 0o644)
-        else:
-            shutil.copyfile(source, target)
+        target = sample(part)
         served = serve([target], loader=load)
-        return browser(), served.url, f"{served.url}/{identify(target)}"
+        return browser(), f"{served.url}/{identify(target)}"
 
     return start
 
@@ -44,7 +30,7 @@ def silent(driver):
 
 @pytest.mark.parametrize("part", ["v6e-matmul/dump", "v6e-matmul", "v6e-hostoffload"])
 def test_every_page_of_a_dump_and_of_traces(opened, until, part):
-    driver, _, address = opened(part)
+    driver, address = opened(part)
     driver.get(f"{address}/overview")
     assert "takes" in until(lambda: driver.find_element(By.ID, "verdict").text)
     for module in PAGES:
@@ -58,7 +44,7 @@ def test_every_page_of_a_dump_and_of_traces(opened, until, part):
 
 @pytest.mark.parametrize("name", ["empty", "lfs_pointer", "truncated", "utf8_mangled"])
 def test_damaged_traces_say_what_to_do(opened, until, name):
-    driver, _, address = opened(f"bad-inputs/{name}.xplane.pb")
+    driver, address = opened(f"bad-inputs/{name}.xplane.pb")
     driver.get(f"{address}/overview")
     panel = until(lambda: driver.find_element(By.CSS_SELECTOR, ".panel-error"))
     assert name in panel.text

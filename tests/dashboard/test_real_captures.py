@@ -1,8 +1,6 @@
 """Captures made by others: a dump, traces, damaged files. Every page shows something true or says why not."""
 
 import json
-import shutil
-from pathlib import Path
 
 import pytest
 
@@ -14,27 +12,13 @@ from dashboard.library import Library
 from dashboard.loading import load, what_if_report
 from dashboard.pages.timeline_data import answer
 
-DATA = Path(__file__).parents[2] / "../shared/data"
-pytestmark = pytest.mark.skipif(
-    not DATA.is_dir(), reason="needs the public sample captures in ../shared/data"
-)
-
 
 @pytest.fixture
-def opened(tmp_path):
-    """`opened(part)` -> (context, id) of a writable copy of some sample data."""
+def opened(sample):
+    """`opened(part)` -> (context, id) of a copy of some sample data."""
 
     def start(part):
-        source = DATA / part
-        target = tmp_path / source.name
-        if source.is_dir():
-            shutil.copytree(source, target)
-            for path in [target, *target.rglob("*")]:
-                path.chmod(0o755 if path.is_dir() else 0o644)
-        else:
-            shutil.copy(source, target)
-            target.chmod(0o644)
-        context = Context(Library([target], load), what_if_report, Jobs())
+        context = Context(Library([sample(part)], load), what_if_report, Jobs())
         return context, context.library.entries()[0].id
 
     return start

@@ -1,8 +1,6 @@
 """Simulations in another process: the result comes from the cache, faults stay faults, killing is noticed."""
 
-import shutil
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -11,18 +9,11 @@ from analyzer.errors import InputError, MegascopeError
 from dashboard import worker
 from dashboard.loading import load_all_cores
 
-DUMP = Path(__file__).parents[2] / "../shared/data/v6e-matmul/dump"
 
-
-@pytest.mark.skipif(not DUMP.is_dir(), reason="needs the public sample captures in ../shared/data")
-def test_the_result_is_kept_by_the_other_process(tmp_path):
-    target = tmp_path / "dump"
-    shutil.copytree(DUMP, target)
-    for path in [target, *target.rglob("*")]:
-        path.chmod(0o755 if path.is_dir() else 0o644)
+def test_the_result_is_kept_by_the_other_process(sample):
     # The key of the cache holds the code as it was when this process first asked; the other one asks now.
     cache.code_version.cache_clear()
-    loaded = load_all_cores(target, "v6e")
+    loaded = load_all_cores(sample("v6e-matmul/dump"), "v6e")
     assert loaded.analysis.from_cache
     assert loaded.cores == [0]
 
