@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import resource
+import struct
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,6 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))
-READERS = ("summary", "ours", "profile_data", "xprof")
 CALL = b'%mlp.1 = f32[8] custom-call(f32[8] %x), custom_call_target="tpu_custom_call"'
 SCOPES = (("layer", 4000), ("gate", 900), ("wait", 800), ("up", 900), ("down", 1900))  # ns in a call's layer
 
@@ -41,38 +41,41 @@ def field(number: int, value: int | bytes) -> bytes:
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
-def write(path: Path, events: int) -> None:
-    """One device plane with a line of `events` events of 2 stats (an integer and a double)."""
-    import struct
+def event(number: int, kind: int, start_ps: int, duration_ps: int) -> bytes:
+    """An event of a line, with 2 stats (an integer and a double)."""
+    stats = field(4, field(1, 1) + field(4, number))
+    stats += field(4, field(1, 2) + b"\x11" + struct.pack("<d", number * 0.5))
+    return field(4, field(1, kind) + field(2, start_ps) + field(3, duration_ps) + stats)
 
+
+def names(number: int, entries: dict[int, bytes]) -> bytes:
+    """A table of a plane: number -> name."""
+    return b"".join(
+        field(number, field(1, i) + field(2, field(1, i) + field(2, name))) for i, name in entries.items()
+    )
+
+
+def plane(lines: bytes, kinds: dict[int, bytes]) -> bytes:
+    """The plane of a device; `kinds` names its events."""
+    stats = names(5, {1: b"run_id", 2: b"% util"})
+    return field(1, field(1, 2) + field(2, b"/device:TPU:0") + lines + names(4, kinds) + stats)
+
+
+def write(path: Path, events: int) -> None:
+    """One device plane with a line of `events` events."""
     line = bytearray(field(1, 7) + field(2, b"XLA Ops") + field(3, 1_700_000_000))
     for i in range(events):
-        stats = field(4, field(1, 1) + field(4, i)) + field(
-            4, field(1, 2) + b"\x11" + struct.pack("<d", i * 0.5)
-        )
-        line += field(4, field(1, 1 + i % 50) + field(2, i * 1_250) + field(3, 1_000 + i % 7) + stats)
-    metadata = b"".join(
-        field(4, field(1, i) + field(2, field(1, i) + field(2, f"op.{i}".encode()))) for i in range(1, 51)
-    )
-    stats = b"".join(
-        field(5, field(1, i) + field(2, field(1, i) + field(2, name)))
-        for i, name in ((1, b"run_id"), (2, b"% util"))
-    )
-    plane = field(1, 2) + field(2, b"/device:TPU:0") + field(3, bytes(line)) + metadata + stats
-    path.write_bytes(field(1, plane))
+        line += event(i, 1 + i % 50, i * 1_250, 1_000 + i % 7)
+    path.write_bytes(plane(field(3, bytes(line)), {i: f"op.{i}".encode() for i in range(1, 51)}))
 
 
 def write_kernel(path: Path, events: int) -> None:
     """The calls of a kernel in modules of their own: layers with scopes in them, 1,000 scopes to a call."""
-    import struct
 
     def line(name: bytes, rows: list[tuple[int, int, int]]) -> bytes:
         out = bytearray(field(2, name))
-        for i, (kind, start, duration) in enumerate(rows):
-            stats = field(4, field(1, 1) + field(4, i)) + field(
-                4, field(1, 2) + b"\x11" + struct.pack("<d", i * 0.5)
-            )
-            out += field(4, field(1, kind) + field(2, start) + field(3, duration) + stats)
+        for i, row in enumerate(rows):
+            out += event(i, *row)
         return field(3, bytes(out))
 
     scopes, calls = [], []
@@ -87,17 +90,10 @@ def write_kernel(path: Path, events: int) -> None:
                 inside = name == "wait"  # waits lie in the scope before them
                 scopes.append((kind, inner - 850_000 if inside else inner, length * 1_000))
                 inner += 0 if inside else length * 1_000
-    names = {1: b"jit_mlp(1)", 2: CALL} | {10 + i: name.encode() for i, (name, _) in enumerate(SCOPES)}
-    metadata = b"".join(
-        field(4, field(1, i) + field(2, field(1, i) + field(2, name))) for i, name in names.items()
-    )
-    stats = b"".join(
-        field(5, field(1, i) + field(2, field(1, i) + field(2, name)))
-        for i, name in ((1, b"run_id"), (2, b"% util"))
-    )
+    kinds = {1: b"jit_mlp(1)", 2: CALL} | {10 + i: name.encode() for i, (name, _) in enumerate(SCOPES)}
     modules = [(1, start, duration) for _, start, duration in calls]
     lines = line(b"XLA Modules", modules) + line(b"XLA Ops", calls) + line(b"XLA TraceMe", scopes)
-    path.write_bytes(field(1, field(1, 2) + field(2, b"/device:TPU:0") + lines + metadata + stats))
+    path.write_bytes(plane(lines, kinds))
 
 
 def read_summary(path: Path) -> tuple[int, int]:
@@ -149,15 +145,17 @@ def read_xprof(path: Path) -> tuple[int, int]:
     return events, with_stat
 
 
+READERS = {
+    "summary": read_summary,
+    "ours": read_ours,
+    "profile_data": read_profile_data,
+    "xprof": read_xprof,
+}
+
+
 def run(reader: str, path: Path) -> None:
     started = time.perf_counter()
-    functions = {
-        "summary": read_summary,
-        "ours": read_ours,
-        "profile_data": read_profile_data,
-        "xprof": read_xprof,
-    }
-    events, with_stat = functions[reader](path)
+    events, with_stat = READERS[reader](path)
     seconds, busy = time.perf_counter() - started, time.process_time()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
