@@ -94,16 +94,25 @@ def test_from_the_verdict_to_single_bundles_and_to_all_cores(opened, until, name
     assert "VMEM (MiB)" in ask(f"[...{PLOT}.querySelectorAll('.y3title')].map(e => e.textContent)")
     low, high = ask(f"{PLOT}.layout.xaxis.range")
     middle = (low + high) / 2
-    driver.execute_script(
-        f"Plotly.relayout({PLOT}, {{'xaxis.range': [{middle}, {middle + (high - low) / 400}]}})"
-    )
-    # Waits of no length share their place however far one zooms.
+
+    def zoom(times):
+        end = middle + (high - low) / times
+        driver.execute_script(f"Plotly.relayout({PLOT}, {{'xaxis.range': [{middle}, {end}]}})")
+        until(lambda: ask(f"{PLOT}.layout.xaxis.range.map(Number)") == pytest.approx([middle, end], abs=1e-3))
+
+    # Waits that take no time may lie a few bundles apart, less than a pixel: they still share one mark.
+    zoom(400)
     real = "h.includes(' spans<') && !h.includes('busy 0 ps')"
     merged = f"{PLOT}.lanes.hovers().filter(h => {real}).length"
-    until(lambda: ask(f"{PLOT}.layout.xaxis.range[0]") == pytest.approx(middle, abs=1e-3))
     until(lambda: ask(merged) == 0)
-    hovers = until(lambda: [h for h in ask(f"{PLOT}.lanes.hovers()") if " GB/s" in h])
+    single = f"{PLOT}.lanes.hovers().filter(h => !h.includes(' spans<'))"
+    hovers = until(lambda: [h for h in ask(single) if " GB/s" in h])
     assert any(".py:" in h and "bundles 0x" in h for h in hovers)
+
+    # A pixel is now less than two bundles, and nothing shares one.
+    zoom(4000)
+    until(lambda: ask(f"{PLOT}.lanes.hovers().filter(h => h.includes(' spans<')).length") == 0)
+    assert ask(f"{PLOT}.lanes.count()") > 0
 
     driver.get(f"{address}/collectives")
     until(lambda: f"All {cores} cores" in driver.find_element(By.ID, "exchange-note").text, 400)
