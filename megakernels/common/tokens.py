@@ -1,9 +1,14 @@
 """Text to tokens and back: a checkpoint's tokenizer, or bytes where there is none."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from megakernels.common.safetensors import CheckpointError
+
+TOKENIZER = "tokenizer.json"
+# Where a checkpoint says which tokens end a text; the first file that does is right.
+STOP_FILES = ("generation_config.json", "config.json", "tokenizer_config.json")
 
 
 class ByteTokens:
@@ -19,10 +24,6 @@ class ByteTokens:
     def decode(self, tokens: list[int]) -> str:
         """Text of tokens."""
         return " ".join(str(token) for token in tokens)
-
-
-# Where a checkpoint says which tokens end a text; the first file that does is right.
-STOP_FILES = ("generation_config.json", "config.json", "tokenizer_config.json")
 
 
 def stop_tokens(folder: Path) -> tuple[int, ...]:
@@ -44,8 +45,8 @@ def stop_tokens(folder: Path) -> tuple[int, ...]:
                 return tuple(ends) if isinstance(ends, list) else (int(ends),)
         text = said.get("eos_token")
         text = text.get("content") if isinstance(text, dict) else text
-        if text and (folder / "tokenizer.json").exists():
-            token = Tokens(folder / "tokenizer.json").number_of(text)
+        if text and (folder / TOKENIZER).exists():
+            token = Tokens(folder / TOKENIZER).number_of(text)
             return () if token is None else (token,)
     return ()
 
@@ -74,3 +75,11 @@ class Tokens:
     def decode(self, tokens: list[int]) -> str:
         """Text of tokens."""
         return str(self._tokenizer.decode(tokens))
+
+
+def tokenizer_of(weights: Path | None, vocab: int, note: Callable[[str], None]) -> ByteTokens | Tokens:
+    """The tokenizer beside the weights; without one bytes, which `note` is told."""
+    if weights and (weights / TOKENIZER).exists():
+        return Tokens(weights / TOKENIZER)
+    note("no tokenizer with these weights: bytes of the prompt are its tokens, results are token numbers")
+    return ByteTokens(vocab)

@@ -23,11 +23,10 @@ import ml_dtypes
 import numpy as np
 
 from megakernels.common.safetensors import CheckpointError
-from megakernels.common.tokens import STOP_FILES
+from megakernels.common.tokens import STOP_FILES, TOKENIZER
 
 SCHEMA_VERSION = 1
 NAME, JOURNAL, PLAN = "weights.json", "journal.jsonl", "plan.json"
-TOKENIZER = "tokenizer.json"
 
 _JOURNAL_LOCK = Lock()
 

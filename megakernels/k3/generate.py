@@ -11,9 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from megakernels.common.safetensors import CheckpointError
-from megakernels.common.tokens import ByteTokens, Tokens
-from megakernels.common.weight_files import TOKENIZER
+from megakernels.common.running import interpreter, no_weights, too_large
+from megakernels.common.tokens import tokenizer_of
 from megakernels.k3.build import build_plan, with_ring_that_fits
 from megakernels.k3.checkpoint import random_source, stored_tensors
 from megakernels.k3.config import SMALL, K3Config
@@ -24,7 +23,7 @@ from megakernels.k3.run import GREEDY, STEPS_PER_CALL, Decoder
 from megakernels.k3.step_pack import pack_all
 from megakernels.k3.step_plan import StepPlan
 from megakernels.k3.topology import step_plan
-from megakernels.k3.weights import open_weights
+from megakernels.k3.weights import LAYOUT, open_weights
 
 BATCHES = (1, 2, 4, 8)
 INTERPRETED_HIDDEN = 512  # what a CPU can interpret in reasonable time
@@ -124,17 +123,13 @@ def generate(request: Request, note: Callable[[str], None]) -> list[str]:
         raise ValueError("interpret mode runs in one process; several need a TPU slice")
     config, layout, arrays = _weights(request.weights, on_tpu)
     if not on_tpu and config.hidden > INTERPRETED_HIDDEN:
-        raise CheckpointError(
-            request.weights or config.name,
-            f"{config.name} is too large for interpret mode on a CPU",
-            "Run it on a TPU, or a small model: megascope weights k3 --random 0 --to FOLDER.",
-        )
+        raise too_large("k3", config.name, request.weights)
     plan = _plan(request, config, layout, on_tpu)
     builder = build_plan
     if not on_tpu:
         note(f"no TPU here: {config.name} in interpret mode on the CPU, {plan.cores} simulated cores")
-        builder = partial(build_plan, interpret=_interpreter())
-    words = _tokenizer(request.weights, config, note)
+        builder = partial(build_plan, interpret=interpreter())
+    words = tokenizer_of(request.weights, config.vocab, note)
     decoder = Decoder(
         plan,
         arrays,
@@ -213,27 +208,12 @@ def _plan(request: Request, config: K3Config, layout: Mapping[str, int], on_tpu:
     return dataclasses.replace(plan, ring_depth=min(verify.ring_depth, decode.ring_depth))
 
 
-def _tokenizer(weights: Path | None, config: K3Config, note: Callable[[str], None]) -> ByteTokens | Tokens:
-    if weights and (weights / TOKENIZER).exists():
-        return Tokens(weights / TOKENIZER)
-    note("no tokenizer with these weights: bytes of the prompt are its tokens, results are token numbers")
-    return ByteTokens(config.vocab)
-
-
 def _weights(folder: Path | None, on_tpu: bool) -> tuple[K3Config, Mapping[str, int], dict[str, np.ndarray]]:
     if folder is not None:
         return open_weights(folder)
     if on_tpu:
-        raise CheckpointError(
-            "run", "no weights given", "Give --weights FOLDER, made by `megascope weights k3`."
-        )
+        raise no_weights("k3")
     plan = step_plan(DEMO, 1)
     packed = pack_all(plan, stored_tensors(random_source(DEMO, 0)))
-    layout = {name: getattr(plan, name) for name in ("hosts", "members", "width_ranks")}
+    layout = {name: getattr(plan, name) for name in LAYOUT}
     return DEMO, layout, packed_files(packed)
-
-
-def _interpreter() -> Any:
-    from jax.experimental.pallas import tpu as pltpu
-
-    return pltpu.InterpretParams(dma_execution_mode="on_wait")

@@ -8,15 +8,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from megakernels.common.safetensors import CheckpointError
-from megakernels.common.tokens import ByteTokens, Tokens, stop_tokens
+from megakernels.common.running import interpreter, no_weights, too_large
+from megakernels.common.tokens import ByteTokens, Tokens, stop_tokens, tokenizer_of
 from megakernels.qwen.build import with_ring_that_fits
 from megakernels.qwen.checkpoint import random_source
 from megakernels.qwen.config import SMALL, QwenConfig
 from megakernels.qwen.pack import pack_all
 from megakernels.qwen.plan import Plan
 from megakernels.qwen.run import Decoder, packed_files
-from megakernels.qwen.weights import TOKENIZER, layout_of, open_weights
+from megakernels.qwen.weights import layout_of, open_weights
 
 # What a CPU can interpret in reasonable time.
 INTERPRETED_HIDDEN = 1024
@@ -42,11 +42,7 @@ def generate(
     on_tpu = jax.default_backend() == "tpu"
     config, layout, arrays = _weights(weights, on_tpu)
     if not on_tpu and config.hidden > INTERPRETED_HIDDEN:
-        raise CheckpointError(
-            weights or config.name,
-            f"{config.name} is too large for interpret mode on a CPU",
-            "Run it on a TPU, or a small model: megascope weights qwen --random 0 --to FOLDER.",
-        )
+        raise too_large("qwen", config.name, weights)
     sizes: dict[str, Any] = dict(layout)
     if on_tpu:
         # One ring depth for both forms of the kernel: the verify form, which prefills, has less room.
@@ -57,7 +53,7 @@ def generate(
         size = capacity or INTERPRETED_CAPACITY
         plan = Plan(config=config, capacity=size, kv_tile=64, kv_slots=2, ring_depth=4, head_depth=2, **sizes)
     words, stop = vocabulary(weights, config, note)
-    decoder = Decoder(plan, arrays, interpret=False if on_tpu else _interpreter())
+    decoder = Decoder(plan, arrays, interpret=False if on_tpu else interpreter())
     tokens = words.encode(prompt)
     note(f"prefill of {len(tokens)} tokens")
     out = [decoder.prefill(tokens)]
@@ -71,10 +67,8 @@ def vocabulary(
     weights: Path | None, config: QwenConfig, note: Callable[[str], None]
 ) -> tuple[ByteTokens | Tokens, tuple[int, ...]]:
     """What turns text into tokens and back, and the tokens that end a text."""
-    if weights and (weights / TOKENIZER).exists():
-        return Tokens(weights / TOKENIZER), stop_tokens(weights)
-    note("no tokenizer with these weights: bytes of the prompt are its tokens, results are token numbers")
-    return ByteTokens(config.vocab), ()
+    words = tokenizer_of(weights, config.vocab, note)
+    return words, stop_tokens(weights) if weights and isinstance(words, Tokens) else ()
 
 
 def until(stop: tuple[int, ...], tokens: list[int]) -> list[int]:
@@ -87,14 +81,6 @@ def _weights(folder: Path | None, on_tpu: bool) -> tuple[QwenConfig, dict[str, A
     if folder is not None:
         return open_weights(folder)
     if on_tpu:
-        raise CheckpointError(
-            "run", "no weights given", "Give --weights FOLDER, made by `megascope weights`."
-        )
+        raise no_weights("qwen")
     plan = Plan(config=SMALL, cores=1)
     return SMALL, layout_of(plan), packed_files(pack_all(plan, random_source(SMALL, 0).fetch))
-
-
-def _interpreter() -> Any:
-    from jax.experimental.pallas import tpu as pltpu
-
-    return pltpu.InterpretParams(dma_execution_mode="on_wait")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from megakernels.common.safetensors import CheckpointError
+from megakernels.common.running import no_weights
 from megakernels.qwen.generate import CAPACITY, until, vocabulary
 from megakernels.qwen.plan import VERIFY_ROWS, WINDOW, Plan
 from megakernels.qwen.weights import open_weights
@@ -127,9 +127,7 @@ def record(asked: Recording, note: Callable[[str], None]) -> str:
         MegascopeError: There is no TPU, or the recording fails.
     """
     if asked.weights is None:
-        raise CheckpointError(
-            "run --record", "no weights given", "Give --weights FOLDER, made by `megascope weights qwen`."
-        )
+        raise no_weights("qwen", "run --record")
     config, layout, _ = open_weights(asked.weights)
     plan = Plan(config=config, capacity=asked.capacity or CAPACITY, **layout)
     words, stop = vocabulary(asked.weights, config, note)
