@@ -14,38 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from megakernels.common import weight_files
-from megakernels.common.weight_files import (
-    JOURNAL,
-    NAME,
-    PLAN,
-    TOKENIZER,
-    Progress,
-    Unit,
-    copy_tokenizer,
-)
+from megakernels.common.weight_files import Progress, Unit
 from megakernels.qwen import pack
 from megakernels.qwen.build import operand_shapes
 from megakernels.qwen.checkpoint import Source
 from megakernels.qwen.config import QwenConfig
 from megakernels.qwen.plan import Plan
 from megakernels.qwen.refs import REPLICATED, operand_names
-
-__all__ = [
-    "JOURNAL",
-    "NAME",
-    "PLAN",
-    "TOKENIZER",
-    "Progress",
-    "convert",
-    "copy_tokenizer",
-    "file_shapes",
-    "layout_of",
-    "open_weights",
-    "read_manifest",
-    "units",
-    "verify",
-    "weight_names",
-]
 
 EMBEDDING_ROWS = 8192  # rows of a unit of the embedding
 # Fields of a plan that decide how weights lie.

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from megakernels.common.safetensors import CheckpointError, read_folder, write_file
+from megakernels.common.weight_files import JOURNAL
 from megakernels.qwen import checkpoint, weights
 from megakernels.qwen.build import operand_shapes
 from megakernels.qwen.config import SMALL, QwenConfig
@@ -152,7 +153,7 @@ def test_a_conversion_goes_on_where_it_stopped(tmp_path, plain) -> None:
     with pytest.raises(Stopped):
         weights.convert(source, plan, out, stop)
     assert not out.exists()
-    journal = tmp_path / "out.partial" / weights.JOURNAL
+    journal = tmp_path / "out.partial" / JOURNAL
     finished = len(journal.read_text().splitlines())
     assert finished == 5
     with journal.open("a") as file:
