@@ -1,5 +1,6 @@
 """Pieces of pages: numbers with units, badges, legends, and what shows when there is nothing to show."""
 
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
@@ -91,6 +92,12 @@ def legend(keys: list[tuple[str, str]]) -> html.Div:
         for key, label in keys
     ]
     return html.Div(items, className="legend", id="legend")
+
+
+def grid(labels: Iterable[str], rows: list[html.Tr]) -> html.Table:
+    """A table with a heading over each column."""
+    head = html.Thead(html.Tr([html.Th(label, scope="col") for label in labels]))
+    return html.Table([head, html.Tbody(rows)], className="grid")
 
 
 def panel(title: str, *lines: Any, kind: str = "empty") -> html.Div:

@@ -6,7 +6,7 @@ from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from analyzer.errors import MegascopeError
 from dashboard import text
-from dashboard.components import error_panel, figure, link, waiting
+from dashboard.components import error_panel, figure, grid, link, waiting
 from dashboard.context import Context
 from dashboard.listing import (
     PAGE,
@@ -85,7 +85,6 @@ def loop_table(listing: Listing) -> html.Div:
     found = loop_rows(listing)
     if not found:
         return html.Div()
-    head = html.Thead(html.Tr([html.Th(n, scope="col") for n in ("loop", "trips", "time", "source")]))
     body = [
         html.Tr(
             [
@@ -101,9 +100,7 @@ def loop_table(listing: Listing) -> html.Div:
         )
         for row in found
     ]
-    return html.Div(
-        [html.H2("Loops, the longest first"), html.Table([head, html.Tbody(body)], className="grid")]
-    )
+    return html.Div([html.H2("Loops, the longest first"), grid(("loop", "trips", "time", "source"), body)])
 
 
 def table(listing: Listing, start: int, loaded: Loaded, identity: str) -> html.Table:

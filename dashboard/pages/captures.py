@@ -6,7 +6,7 @@ from typing import Any
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from dashboard import text
-from dashboard.components import link, panel
+from dashboard.components import grid, link, panel
 from dashboard.context import Context
 
 
@@ -45,8 +45,7 @@ def listing(context: Context) -> Any:
         )
         for e in entries
     ]
-    head = html.Thead(html.Tr([html.Th(h, scope="col") for h in ("capture", "folder", "changed")]))
-    return html.Table([head, html.Tbody(rows)], className="grid")
+    return grid(("capture", "folder", "changed"), rows)
 
 
 def _signature(context: Context) -> list[list[Any]]:

@@ -7,7 +7,7 @@ from dash import Dash, Input, Output, State, dcc, html
 from analyzer.errors import MegascopeError
 from dashboard import text
 from dashboard.collectives import MEASURES, cores_bars, exchange, matrix_spec, rows, verdict
-from dashboard.components import figure, link, waiting
+from dashboard.components import figure, grid, link, waiting
 from dashboard.context import ALL_CORES, Context
 from dashboard.loading import Loaded
 from dashboard.palette import theme
@@ -87,14 +87,13 @@ def table(loaded: Loaded, identity: str, found: list[dict[str, Any]], whole: boo
     if not found:
         return html.P("None.", className="muted")
     core = ALL_CORES if whole else loaded.index().core
-    head = html.Thead(html.Tr([html.Th(label, scope="col") for _, label in _COLUMNS]))
     body = []
     for row in found:
         start, end = row["window"]
         where = link(identity, "timeline", core=core, **{"from": start, "to": end})
         first = html.Td(dcc.Link(row["phase"], href=where, title="Show in the timeline"))
         body.append(html.Tr([first, *[html.Td(row[key]) for key, _ in _COLUMNS[1:]]]))
-    return html.Table([head, html.Tbody(body)], className="grid")
+    return grid([label for _, label in _COLUMNS], body)
 
 
 def notes(loaded: Loaded, whole: bool, waiting_words: str) -> str:

@@ -6,7 +6,7 @@ from dash import Dash, Input, Output, State, dcc, html
 
 from analyzer.errors import MegascopeError
 from dashboard import changes, text
-from dashboard.components import error_panel, figure, panel, waiting
+from dashboard.components import error_panel, figure, grid, panel, waiting
 from dashboard.context import Context
 from dashboard.loading import Loaded
 from dashboard.palette import theme
@@ -55,8 +55,7 @@ def change_table(diff: dict[str, Any], before: str = "before", after: str = "aft
                 ]
             )
         )
-    head = html.Thead(html.Tr([html.Th(n, scope="col") for n in ("", before, after, "change")]))
-    return html.Div(html.Table([head, html.Tbody(body)], className="grid"), className="table-frame")
+    return html.Div(grid(("", before, after, "change"), body), className="table-frame")
 
 
 def findings_table(diff: dict[str, Any]) -> html.Div:
@@ -78,8 +77,7 @@ def findings_table(diff: dict[str, Any]) -> html.Div:
         ]
     if not rows:
         return html.P("The same findings in both.", className="muted")
-    head = html.Thead(html.Tr([html.Th(n, scope="col") for n in ("", "id", "finding", "time", "source")]))
-    return html.Div(html.Table([head, html.Tbody(rows)], className="grid"), className="table-frame")
+    return html.Div(grid(("", "id", "finding", "time", "source"), rows), className="table-frame")
 
 
 def register(app: Dash, context: Context) -> None:

@@ -6,7 +6,7 @@ from dash import Dash, Input, Output, State, ctx, html, no_update
 
 from analyzer.errors import MegascopeError
 from dashboard import text
-from dashboard.components import fact, figure, waiting
+from dashboard.components import fact, figure, grid, waiting
 from dashboard.context import Context
 from dashboard.loading import Loaded
 from dashboard.memory import map_spec, outstanding_spec
@@ -35,10 +35,9 @@ def layout(loaded: Loaded, identity: str) -> html.Div:
         )
         for tag, shape, size in loaded.allocations()[:100]
     ]
-    head = html.Thead(html.Tr([html.Th(n, scope="col") for n in ("shape", "size", "what")]))
     table: Any = html.P("The dump has no VMEM report for this program.", className="muted")
     if rows:
-        table = html.Div(html.Table([head, html.Tbody(rows)], className="grid"), className="table-scroll")
+        table = html.Div(grid(("shape", "size", "what"), rows), className="table-scroll")
     return html.Div(
         [
             html.Div(

@@ -6,7 +6,7 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from analyzer.errors import MegascopeError
 from dashboard import text
-from dashboard.components import facts, figure, link, panel, waiting
+from dashboard.components import facts, figure, grid, link, panel, waiting
 from dashboard.context import Context
 from dashboard.loading import Loaded
 from dashboard.palette import theme
@@ -119,11 +119,10 @@ def top_findings(loaded: Loaded, identity: str) -> Any:
             )
         )
     names = ("id", "finding", "time", "could save", "source")
-    head = html.Thead(html.Tr([html.Th(n, scope="col") for n in names]))
     more = f" All {len(found)} are on the findings page." if len(found) > TOP else ""
     return html.Div(
         [
-            html.Div(html.Table([head, html.Tbody(rows)], className="grid"), className="table-scroll"),
+            html.Div(grid(names, rows), className="table-scroll"),
             html.P(f"Times are {loaded.provenance}.{more}", className="note"),
         ]
     )

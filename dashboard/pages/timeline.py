@@ -8,7 +8,7 @@ from analyzer.errors import MegascopeError
 from dashboard import text
 from dashboard.beside import anchors
 from dashboard.bubbles import bubble_rows
-from dashboard.components import facts, legend, panel
+from dashboard.components import facts, grid, legend, panel
 from dashboard.context import ALL_CORES, Context
 from dashboard.figures import LEGEND
 from dashboard.index import TimelineIndex
@@ -155,7 +155,6 @@ def bubble_section(loaded: Loaded, core: int) -> html.Section:
 
 def bubble_table(rows: list[dict[str, Any]]) -> html.Table:
     """A table whose rows carry the window to show."""
-    head = html.Thead(html.Tr([html.Th(label, scope="col") for _, label in _HEADINGS]))
     body = []
     for number, row in enumerate(rows):
         start, end = row["window"]
@@ -171,7 +170,7 @@ def bubble_table(rows: list[dict[str, Any]]) -> html.Table:
             for key, _ in _HEADINGS[1:]
         ]
         body.append(html.Tr(cells, className="bubble-row"))
-    return html.Table([head, html.Tbody(body)], className="grid")
+    return grid([label for _, label in _HEADINGS], body)
 
 
 def register(app: Dash, context: Context) -> None:
