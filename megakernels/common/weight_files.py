@@ -11,7 +11,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -42,6 +42,22 @@ class Unit:
 
     name: str
     make: Callable[[], Iterator[tuple[str, int, np.ndarray]]]
+
+
+def file_name(operand: str, core: int | None) -> str:
+    """Of an operand on a core; None for one that is the same on all."""
+    return f"{operand}.bin" if core is None else f"core{core}.{operand}.bin"
+
+
+def packed_files(packed: Mapping[str, np.ndarray], replicated: Container[str]) -> dict[str, np.ndarray]:
+    """Operands with a core axis, but for those that are the same on all cores, as the arrays of files."""
+    files: dict[str, np.ndarray] = {}
+    for name, value in packed.items():
+        if name in replicated:
+            files[file_name(name, None)] = value
+        else:
+            files |= {file_name(name, core): share for core, share in enumerate(value)}
+    return files
 
 
 def convert(

@@ -18,8 +18,9 @@ from jax import lax
 from jax.sharding import Mesh
 
 from megakernels.build import KernelBuild
+from megakernels.common.place import everywhere
 from megakernels.k3.dspark import Sampling, TracedDrafter, accept_said, accept_sampled
-from megakernels.k3.place import after_rows, all_logits, everywhere, insert, of_any_core, slice_mesh
+from megakernels.k3.place import after_rows, all_logits, insert, of_any_core, slice_mesh
 from megakernels.k3.step_plan import StepPlan
 from megakernels.k3.step_refs import KernelState
 

@@ -12,15 +12,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from megakernels.build import KernelBuild
-from megakernels.common.safetensors import CheckpointError
+from megakernels.common import weight_files
+from megakernels.common.place import place_files, split
 from megakernels.k3.build import operand_shapes, state_shapes
 from megakernels.k3.step_pack import REPLICATED
 from megakernels.k3.step_plan import StepPlan
 from megakernels.k3.step_refs import AXIS, KernelState
-from megakernels.k3.weights import OF_THE_STEP, file_name
+from megakernels.k3.weights import OF_THE_STEP
 
 
 def slice_mesh(build: KernelBuild) -> Mesh:
@@ -30,16 +31,6 @@ def slice_mesh(build: KernelBuild) -> Mesh:
         ValueError: There are too few devices.
     """
     return build.mesh(sorted(jax.devices(), key=lambda device: (device.process_index, device.id)))
-
-
-def everywhere(mesh: Mesh) -> NamedSharding:
-    """Whole on every device."""
-    return NamedSharding(mesh, PartitionSpec())
-
-
-def split(mesh: Mesh) -> NamedSharding:
-    """The first axis is the core."""
-    return NamedSharding(mesh, PartitionSpec(AXIS))
 
 
 def weight_names(plan: StepPlan) -> list[str]:
@@ -59,40 +50,12 @@ def place_weights(plan: StepPlan, arrays: Mapping[str, np.ndarray], mesh: Mesh) 
     Raises:
         CheckpointError: The files of a rank of this host are not there.
     """
-    local = [
-        (rank, device)
-        for rank, device in enumerate(mesh.devices.flat)
-        if device.process_index == jax.process_index()
-    ]
-    placed = []
-    for name in weight_names(plan):
-        missing = [rank for rank, _ in local if file_name(name, rank) not in arrays]
-        if missing:
-            raise CheckpointError(
-                file_name(name, missing[0]),
-                "is not among the weights",
-                f"Make those of ranks {local[0][0]} to {local[-1][0]} on this host.",
-            )
-        whole = name in REPLICATED
-        shares = [
-            jax.device_put(arrays[file_name(name, rank)][slice(None) if whole else None], device)
-            for rank, device in local
-        ]
-        shape = shares[0].shape if whole else (plan.cores, *shares[0].shape[1:])
-        sharding = everywhere(mesh) if whole else split(mesh)
-        placed.append(jax.make_array_from_single_device_arrays(shape, sharding, shares))
-    return placed
+    return list(place_files(weight_names(plan), REPLICATED, arrays, mesh).values())
 
 
 def packed_files(packed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Operands with a core axis (`step_pack.pack_all`) as the arrays of weight files."""
-    files: dict[str, np.ndarray] = {}
-    for name, value in packed.items():
-        if name in REPLICATED:
-            files[file_name(name, 0)] = value
-        else:
-            files |= {file_name(name, rank): value[rank] for rank in range(value.shape[0])}
-    return files
+    return weight_files.packed_files(packed, REPLICATED)
 
 
 def empty_state(plan: StepPlan, mesh: Mesh) -> KernelState:

@@ -41,7 +41,7 @@ def weight_shapes(plan: StepPlan) -> dict[str, tuple[tuple[int, ...], np.dtype[A
 
 def file_name(operand: str, rank: int) -> str:
     """Of an operand on a rank."""
-    return f"{operand}.bin" if operand in REPLICATED else f"core{rank}.{operand}.bin"
+    return weight_files.file_name(operand, None if operand in REPLICATED else rank)
 
 
 def file_shapes(plan: StepPlan, ranks: Sequence[int]) -> FileShapes:

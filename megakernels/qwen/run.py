@@ -5,6 +5,7 @@ step whose rows are all accepted. Several decode steps run in one device call, t
 steps of a call nothing returns to the host.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,14 +14,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from megakernels.build import KernelBuild
+from megakernels.common import weight_files
+from megakernels.common.place import everywhere, place_files, split
 from megakernels.hooks import Level
 from megakernels.qwen.build import build_plan
 from megakernels.qwen.pack import pack_rope
 from megakernels.qwen.plan import VERIFY_ROWS, WINDOW, Plan
-from megakernels.qwen.refs import AXIS, REPLICATED
+from megakernels.qwen.refs import REPLICATED, SMEM_OPERANDS, operand_names
 from megakernels.qwen.state import KernelState, after_rows, empty_state
 from megakernels.qwen.weights import weight_names
 
@@ -42,7 +45,7 @@ class Decoder:
         self, plan: Plan, arrays: Mapping[str, np.ndarray], level: Level = "off", interpret: Any = False
     ) -> None:
         self.plan = plan
-        self.verify_plan = _with(plan, verify=True)
+        self.verify_plan = dataclasses.replace(plan, verify=True)
         self._decode = build_plan(plan, level=level, interpret=interpret)
         self._verify = build_plan(self.verify_plan, level="off", interpret=interpret)
         self.mesh = self._decode.mesh(jax.devices())
@@ -148,41 +151,21 @@ class Decoder:
         return tokens, made, state
 
 
-def _with(plan: Plan, **changes: Any) -> Plan:
-    import dataclasses
-
-    return dataclasses.replace(plan, **changes)
-
-
 def _placed(state: KernelState, mesh: Mesh) -> KernelState:
-    split = NamedSharding(mesh, PartitionSpec(AXIS))
-    return jax.tree.map(lambda array: jax.device_put(array, split), state)
+    return jax.tree.map(lambda array: jax.device_put(array, split(mesh)), state)
 
 
 def packed_files(packed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Operands with a core axis (`pack_all`) as the arrays of weight files."""
-    files: dict[str, np.ndarray] = {}
-    for name, value in packed.items():
-        if name in REPLICATED:
-            files[f"{name}.bin"] = value
-        else:
-            files |= {f"core{core}.{name}.bin": value[core] for core in range(value.shape[0])}
-    return files
+    return weight_files.packed_files(packed, REPLICATED)
 
 
 def place_weights(plan: Plan, arrays: Mapping[str, np.ndarray], mesh: Mesh) -> list[jax.Array]:
-    """Weight operands on the devices, in the order the call takes them; each core gets its own files only."""
-    everywhere, split = (NamedSharding(mesh, spec) for spec in (PartitionSpec(), PartitionSpec(AXIS)))
-    placed: dict[str, jax.Array] = {"rope": jax.device_put(pack_rope(plan), everywhere)}
-    for name in weight_names(plan):
-        if name in REPLICATED:
-            placed[name] = jax.device_put(arrays[f"{name}.bin"], everywhere)
-            continue
-        shares = [
-            jax.device_put(arrays[f"core{core}.{name}.bin"][None], device)
-            for core, device in enumerate(mesh.devices.flat)
-        ]
-        shape = (plan.cores, *shares[0].shape[1:])
-        placed[name] = jax.make_array_from_single_device_arrays(shape, split, shares)
-    order = ["embedding", "rope", *(n for n in weight_names(plan) if n != "embedding")]
-    return [placed[name] for name in order]
+    """Weight operands on the devices, in the order the call takes them; each core gets its own files only.
+
+    Raises:
+        CheckpointError: The files of a core are not there.
+    """
+    placed = place_files(weight_names(plan), REPLICATED, arrays, mesh)
+    placed["rope"] = jax.device_put(pack_rope(plan), everywhere(mesh))
+    return [placed[name] for name in operand_names(plan) if name not in SMEM_OPERANDS]

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from megakernels.common import weight_files
-from megakernels.common.weight_files import Progress, Unit
+from megakernels.common.weight_files import Progress, Unit, file_name
 from megakernels.qwen import pack
 from megakernels.qwen.build import operand_shapes
 from megakernels.qwen.checkpoint import Source
@@ -39,10 +39,10 @@ def file_shapes(plan: Plan) -> dict[str, tuple[tuple[int, ...], Any]]:
     for name in weight_names(plan):
         operand = getattr(shapes, name)
         if name in REPLICATED:
-            files[f"{name}.bin"] = (operand.shape, jnp.dtype(operand.dtype))
+            files[file_name(name, None)] = (operand.shape, jnp.dtype(operand.dtype))
             continue
         for core in range(plan.cores):
-            files[f"core{core}.{name}.bin"] = (operand.shape[1:], jnp.dtype(operand.dtype))
+            files[file_name(name, core)] = (operand.shape[1:], jnp.dtype(operand.dtype))
     return files
 
 
@@ -80,18 +80,18 @@ def _unit(plan: Plan, source: Source, operand: str, layer: tuple[int, int], pack
         fetch = functools.cache(source.fetch)
         for core in range(plan.cores):
             value = packer(plan, number, core, fetch)
-            yield f"core{core}.{operand}.bin", place * value.nbytes, value
+            yield file_name(operand, core), place * value.nbytes, value
 
     return Unit(f"{operand}/{number}", make)
 
 
 def _head(plan: Plan, source: Source, core: int) -> Iterator[tuple[str, int, np.ndarray]]:
-    yield f"core{core}.lm_head.bin", 0, pack.pack_lm_head(plan, core, source.fetch)
+    yield file_name("lm_head", core), 0, pack.pack_lm_head(plan, core, source.fetch)
 
 
 def _embedding(plan: Plan, source: Source, first: int) -> Iterator[tuple[str, int, np.ndarray]]:
     rows = source.fetch("model.embed_tokens.weight")[first : first + EMBEDDING_ROWS].astype(pack.BF16)
-    yield "embedding.bin", first * plan.config.hidden * 2, rows
+    yield file_name("embedding", None), first * plan.config.hidden * 2, rows
 
 
 def convert(source: Source, plan: Plan, folder: Path, progress: Progress) -> dict[str, Any]:
