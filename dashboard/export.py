@@ -10,7 +10,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analyzer.output import write_output
 from dashboard import text
 from dashboard.bubbles import bubble_rows
 from dashboard.figures import LEGEND, shape_count, step_spec
@@ -33,11 +32,6 @@ _FACTS = (
     ("exposed wait", ("hbm", "exposed_wait_ps"), text.duration),
     ("HBM bubbles", ("hbm", "bubble_ps"), text.duration),
 )
-
-
-def write_html(loaded: Loaded, path: Path, core: int | None = None) -> None:
-    """Write the timeline page of a capture to `path`; it appears when complete; folders are made."""
-    write_output(path, render_html(loaded, core).encode("utf-8", "replace"))
 
 
 def report_html(path: Path, analysis: "Analysis") -> str:
@@ -70,7 +64,7 @@ def render_html(loaded: Loaded, core: int | None = None) -> str:
     parts = {
         "TITLE": html.escape(text.shorten(loaded.title, 80)),
         "STYLE": asset("style.css"),
-        "PLOTLY": _plotly(),
+        "PLOTLY": plotly(),
         "SCRIPT": _asset_text("export.js"),
         "PROVENANCE": html.escape(loaded.provenance),
         "MACHINE": html.escape(_machine(loaded)),
@@ -80,7 +74,7 @@ def render_html(loaded: Loaded, core: int | None = None) -> str:
         "LAYERS": _layers(index),
         "BUBBLES": _bubbles(loaded, index.core),
         "FINDINGS": _findings(loaded),
-        "DATA": _json(data),
+        "DATA": json_text(data),
     }
     page = _asset_text("export.html")
     head, *rest = page.split("{{")
@@ -91,12 +85,13 @@ def render_html(loaded: Loaded, core: int | None = None) -> str:
     return "".join(out)
 
 
-def _json(data: Any) -> str:
+def json_text(data: Any) -> str:
     """JSON that cannot end the script element it stands in."""
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def _plotly() -> str:
+def plotly() -> str:
+    """The text of plotly.js."""
     from plotly.offline import get_plotlyjs
 
     return str(get_plotlyjs())

@@ -12,7 +12,7 @@ from dashboard import text
 from dashboard.components import facts
 from dashboard.context import ALL_CORES
 from dashboard.cores import cores_spec
-from dashboard.export import asset, render_html
+from dashboard.export import asset, json_text, plotly, render_html
 from dashboard.headless import CONTROLS, Headless, Node, address
 from dashboard.loading import Loaded
 from dashboard.palette import theme as palette
@@ -97,11 +97,8 @@ def export_page(
     )
     parts = [head]
     if writer.figures:
-        from plotly.offline import get_plotlyjs
-
-        data = json.dumps(writer.figures, separators=(",", ":")).replace("<", "\\u003c")
-        parts += [f"<script>{get_plotlyjs()}</script>\n"]
-        parts += [f'<script type="application/json" id="figures">{data}</script>\n']
+        parts += [f"<script>{plotly()}</script>\n"]
+        parts += [f'<script type="application/json" id="figures">{json_text(writer.figures)}</script>\n']
         parts += [f"<script>{_SCRIPT}</script>\n"]
     return "".join([*parts, "</body>\n</html>\n"])
 

@@ -182,10 +182,10 @@ def test_two_users_do_not_disturb_each_other(open_page, browser, until):
 
 
 def test_the_exported_file_works_from_disk(loader, browser, tmp_path, until):
-    from dashboard.export import write_html
+    from dashboard.export import render_html
 
     target = tmp_path / "mlp.html"
-    write_html(loader(Path("mlp")), target)
+    target.write_text(render_html(loader(Path("mlp"))))
     driver = browser()
     driver.get(target.as_uri())
     count = "return document.querySelectorAll('#plot .barlayer .point path').length"

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.export import levels, render_html, write_html
+from analyzer.errors import UsageError
+from dashboard.cli import write
+from dashboard.export import levels, render_html
 from dashboard.export_page import export_page
 from dashboard.headless import Headless, address
 from dashboard.loading import from_parts
@@ -17,11 +19,17 @@ def loaded(loader):
     return loader(Path("mlp"))
 
 
-def test_one_file_with_everything_inside(loaded, tmp_path):
-    target = tmp_path / "mlp.html"
-    write_html(loaded, target)
+@pytest.fixture
+def analyzed(monkeypatch, rich):
+    """What the command line loads is made up."""
+    monkeypatch.setattr("dashboard.loading.load", lambda path, chip=None: rich(path))
+
+
+def test_one_file_with_everything_inside(analyzed, captures, tmp_path):
+    target = tmp_path / "new" / "mlp.html"
+    write(captures("mlp"), target)
     page = target.read_text()
-    assert [p.name for p in tmp_path.iterdir()] == ["mlp.html"], "no temporary file stays"
+    assert [p.name for p in target.parent.iterdir()] == ["mlp.html"], "no temporary file stays"
     head = page.split("<script>", 1)[0]
     assert not re.search(r"""(src|href)=["'](?!data:)""", head)
     assert "default-src 'none'" in head
@@ -29,6 +37,18 @@ def test_one_file_with_everything_inside(loaded, tmp_path):
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S).group(1))
     assert len(data["levels"]) == 17
     assert len(page) < 20_000_000
+
+
+def test_the_command_writes_any_page_and_says_what_it_takes(analyzed, captures, tmp_path):
+    paths, target = captures("mlp", "slow"), tmp_path / "page.html"
+    write(paths, target, page="diff")
+    assert "longer" in target.read_text()
+    with pytest.raises(UsageError, match=r"takes two captures, 1 were given. Give two captures"):
+        write(paths[:1], target, page="diff")
+    with pytest.raises(UsageError, match=r"takes one capture, 2 were given. Give one capture"):
+        write(paths, target)
+    with pytest.raises(UsageError, match=r"no such page. Pages: overview, timeline"):
+        write(paths[:1], target, page="nothing")
 
 
 def test_zoom_levels_hold_finer_marks_within_limits(loaded):
