@@ -53,6 +53,7 @@ def write(captures: list[Path], html: Path, chip: str | None = None, page: str =
     from analyzer.output import write_output
     from dashboard.app import PAGES, create_app
     from dashboard.export_page import export_page
+    from dashboard.headless import Asked
     from dashboard.library import identify
     from dashboard.loading import load, what_if_report
 
@@ -65,8 +66,8 @@ def write(captures: list[Path], html: Path, chip: str | None = None, page: str =
         raise UsageError("--html", words, f"Give {text_of(wanted)}.")
     loader = partial(load, chip=chip)
     app = create_app(captures, loader=loader, what_if=partial(what_if_report, chip=chip))
-    values = {"diff-other": identify(captures[-1])}
-    made = export_page(app, loader(captures[0]), identify(captures[0]), page, module.TITLE, values=values)
+    asked = Asked(values={"diff-other": identify(captures[-1])})
+    made = export_page(app, loader(captures[0]), identify(captures[0]), module, asked)
     write_output(html, made.encode("utf-8", "replace"))
     typer.echo(f"wrote {html}", err=True)
 

@@ -3,7 +3,7 @@
 import html
 import json
 import re
-from typing import Any
+from typing import Any, Protocol
 
 from dash import Dash
 from plotly.utils import PlotlyJSONEncoder
@@ -13,7 +13,7 @@ from dashboard.components import facts
 from dashboard.context import ALL_CORES
 from dashboard.cores import cores_spec
 from dashboard.export import asset, json_text, plotly, render_html
-from dashboard.headless import CONTROLS, Headless, Node, address
+from dashboard.headless import CONTROLS, Asked, Headless, Node, address
 from dashboard.loading import Loaded
 from dashboard.palette import theme as palette
 from dashboard.panels import MAX_SHAPES
@@ -55,44 +55,39 @@ JSON.parse(document.getElementById("figures").textContent).forEach(function (one
 """
 
 
-def export_page(
-    app: Dash,
-    loaded: Loaded,
-    identity: str,
-    page: str,
-    title: str,
-    *,
-    token: str | None = None,
-    search: str = "",
-    theme: str = "light",
-    values: dict[str, Any] | None = None,
-) -> str:
+class Page(Protocol):
+    """A module of `dashboard.pages`."""
+
+    KEY: str
+    TITLE: str
+
+
+def export_page(app: Dash, loaded: Loaded, identity: str, page: Page, asked: Asked) -> str:
     """The page of a capture as the text of a file.
 
     Args:
         app: the dashboard that serves it.
         loaded: the capture.
         identity: id of the capture.
-        page: key of the page.
-        title: of the page, for the heading.
-        token, search, theme, values: as for `Headless`.
+        page: which one.
+        asked: what was chosen.
     """
-    values, theme = values or {}, theme if theme in {"light", "dark"} else "light"
-    every = loaded.with_every_core() if page == "timeline" and values.get("core") == ALL_CORES else None
-    if page == "timeline" and every is None:
+    chosen = asked.values
+    every = loaded.with_every_core() if page.KEY == "timeline" and chosen.get("core") == ALL_CORES else None
+    if page.KEY == "timeline" and every is None:
         return render_html(loaded)
-    shown = Headless(app, address(identity, page), token=token, search=search, theme=theme, values=values)
+    shown = Headless(app, address(identity, page.KEY), asked)
     writer = _Writer()
     body, name = writer.html(shown.page), writer.html(shown.name)
     if every is not None:
-        body = writer.html(_all_cores(loaded, every, theme, values.get("kinds")))
+        body = writer.html(_all_cores(loaded, every, asked.theme, chosen.get("kinds")))
     head = _HEAD.format(
         policy=_POLICY,
-        theme=theme,
-        title=f"{html.escape(title)} · {html.escape(text.shorten(identity, 60))} · Megascope",
+        theme=asked.theme,
+        title=f"{html.escape(page.TITLE)} · {html.escape(text.shorten(identity, 60))} · Megascope",
         style=asset("style.css"),
         name=name,
-        page=html.escape(title),
+        page=html.escape(page.TITLE),
         body=body,
     )
     parts = [head]

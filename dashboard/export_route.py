@@ -2,24 +2,18 @@
 
 import json
 import logging
-from typing import Any, Protocol
+from typing import Any
 
 from dash import Dash
 from flask import Response, request
 
 from analyzer.errors import MegascopeError
 from dashboard.context import Context, split
-from dashboard.export_page import export_page
+from dashboard.export_page import Page, export_page
+from dashboard.headless import Asked
 
 ROUTE = "/_export"
 LONGEST_QUESTION = 16_384  # bytes
-
-
-class Page(Protocol):
-    """A module of `dashboard.pages`."""
-
-    KEY: str
-    TITLE: str
 
 
 def register(app: Dash, context: Context, pages: tuple[Page, ...], token: str | None) -> None:
@@ -56,14 +50,10 @@ def answer(
     loaded, key = context.loaded(path), split(path)[1]
     page = next((p for p in pages if key == p.KEY), pages[0])
     values = question.get("values")
-    return export_page(
-        app,
-        loaded,
-        context.identity(path),
-        page.KEY,
-        page.TITLE,
-        token=token,
+    asked = Asked(
         search=str(question.get("search") or ""),
-        theme=str(question.get("theme")),
+        theme="dark" if question.get("theme") == "dark" else "light",
         values=values if isinstance(values, dict) else {},
+        token=token,
     )
+    return export_page(app, loaded, context.identity(path), page, asked)

@@ -6,6 +6,7 @@ and an exported figure is the figure of the page. Callbacks that run in the brow
 
 import json
 import time
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
@@ -20,31 +21,37 @@ CONTROLS = frozenset(["Dropdown", "Slider", "RangeSlider", "Input", "Checklist",
 PATIENCE = 120.0  # seconds that work in the background may take
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How a page is asked for.
+
+    Attributes:
+        search: of its address.
+        theme: "light" or "dark".
+        values: component id to value, where it is not the one of the layout (what a user chose).
+        token: the one the dashboard asks for, if any.
+    """
+
+    search: str = ""
+    theme: str = "light"
+    values: dict[str, Any] = field(default_factory=dict)
+    token: str | None = None
+
+
 class Headless:
     """One page of one capture.
 
     Args:
         app: the dashboard.
-        token: the one it asks for, if any.
-        pathname, search: address of the page, as the browser has it.
-        theme: "light" or "dark".
-        values: component id to value, where it is not the one of the layout (what a user chose).
+        pathname: address of the page, as the browser has it.
+        asked: the rest of what the browser has.
     """
 
-    def __init__(
-        self,
-        app: Dash,
-        pathname: str,
-        *,
-        token: str | None = None,
-        search: str = "",
-        theme: str = "light",
-        values: dict[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, app: Dash, pathname: str, asked: Asked) -> None:
         self._client = app.server.test_client()
-        if token:
-            self._client.set_cookie(COOKIE, token, domain="127.0.0.1")
-        fixed = {"url": {"pathname": pathname, "search": search}, "theme": {"data": theme}}
+        if asked.token:
+            self._client.set_cookie(COOKIE, asked.token, domain="127.0.0.1")
+        fixed = {"url": {"pathname": pathname, "search": asked.search}, "theme": {"data": asked.theme}}
         self._nodes: dict[str, Node] = {k: {"props": v} for k, v in fixed.items()}
         answer = self._client.get("/_dash-dependencies", base_url=_LOCAL)
         self._callbacks = [c for c in answer.get_json() if not c["clientside_function"]]
@@ -53,7 +60,7 @@ class Headless:
         self.name: Any = found.get("capture-name", {}).get("children")
         self.page: Any = found.get("page", {}).get("children")
         self._enter(self.page)
-        for identity, value in (values or {}).items():
+        for identity, value in asked.values.items():
             if self._nodes.get(identity, {}).get("type") in CONTROLS:
                 self._nodes[identity]["props"]["value"] = value
         self._run()

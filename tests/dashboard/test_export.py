@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from analyzer.errors import UsageError
+from dashboard.app import PAGES
 from dashboard.cli import write
 from dashboard.export import levels, render_html
 from dashboard.export_page import export_page
-from dashboard.headless import Headless, address
+from dashboard.headless import Asked, Headless, address
 from dashboard.loading import from_parts
+
+PAGE = {module.KEY: module for module in PAGES}
 
 
 @pytest.fixture
@@ -92,7 +95,7 @@ def app(captures, rich):
 
 def exported(app, loaded, page, **options):
     """(text of the exported page, its figures as place -> figure)."""
-    made = export_page(app[0], loaded, app[1], page, page.capitalize(), **options)
+    made = export_page(app[0], loaded, app[1], PAGE[page], Asked(**options))
     found = re.search(r'id="figures">(.*?)</script>', made, re.S)
     return made, json.loads(found.group(1)) if found else []
 
@@ -121,7 +124,8 @@ def test_an_exported_figure_is_the_one_of_the_page(app, loaded, rich):
 
 
 def test_what_was_chosen_is_what_is_exported(app, loaded):
-    (other,) = [o["value"] for o in Headless(app[0], address(app[1], "diff"))._prop("diff-other", "options")]
+    shown = Headless(app[0], address(app[1], "diff"), Asked())
+    (other,) = [o["value"] for o in shown._prop("diff-other", "options")]
     made, figures = exported(app, loaded, "diff", values={"diff-other": other, "no-such": 1, "url": "/x"})
     assert "longer" in made
     assert len(figures) == 2
@@ -167,7 +171,7 @@ def test_a_dashboard_with_a_token_exports_too(captures, rich):
 
     (path,) = captures("mlp")
     app = create_app([path], host="0.0.0.0", token="secret", loader=rich)
-    page = export_page(app, rich(path), identify(path), "findings", "Findings", token="secret")
+    page = export_page(app, rich(path), identify(path), PAGE["findings"], Asked(token="secret"))
     assert 'class="page page-findings"' in page
 
 
@@ -185,5 +189,5 @@ def test_all_cores_are_exported_where_they_are_shown(captures, synthetic):
     names = {t["name"] for t in figure["data"]}
     assert {"matrix work", "wait"} <= names
     assert "collective" not in names
-    page = export_page(app[0], made, app[1], "timeline", "Timeline")
+    page = export_page(app[0], made, app[1], PAGE["timeline"], Asked())
     assert 'id="data"' in page, "one core: with the finer pictures to zoom into"
