@@ -6,6 +6,7 @@ two tensors of bytes, `x_packed` and `x_scale`.
 """
 
 import functools
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from megakernels.common.checkpoint import DOWNLOAD, compare, file_sizes, read_config
-from megakernels.common.safetensors import CheckpointError, Entry, read_folder, write_file
+from megakernels.common.safetensors import INDEX, CheckpointError, Entry, read_folder, write_file
 from megakernels.k3.config import KIMI_K3, MXFP4_GROUP, K3Config
 from megakernels.k3.mxfp4 import quantize
 from megakernels.k3.parameters import PREFIX, random_stored, random_tensor, text_tensors
@@ -206,8 +207,6 @@ def stored_tensors(source: Source) -> dict[str, np.ndarray]:
 
 def write_checkpoint(folder: Path, config: K3Config, seed: int) -> None:
     """A checkpoint with random weights as it is published, for trying out what reads one."""
-    import json
-
     folder.mkdir(parents=True, exist_ok=True)
     tensors = text_tensors(config)
     places: dict[str, str] = {}
@@ -226,5 +225,5 @@ def write_checkpoint(folder: Path, config: K3Config, seed: int) -> None:
         if len(shard) == PER_FILE:
             flush()
     flush()
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    (folder / INDEX).write_text(json.dumps({"weight_map": places}))
     (folder / "config.json").write_text(json.dumps(described_config(config)))

@@ -17,11 +17,10 @@ from jax.sharding import Mesh, PartitionSpec
 from megakernels.build import KernelBuild
 from megakernels.common import weight_files
 from megakernels.common.place import place_files, split
-from megakernels.k3.build import operand_shapes, state_shapes
-from megakernels.k3.step_pack import REPLICATED
+from megakernels.k3.build import state_shapes
 from megakernels.k3.step_plan import StepPlan
-from megakernels.k3.step_refs import AXIS, KernelState
-from megakernels.k3.weights import OF_THE_STEP
+from megakernels.k3.step_refs import AXIS, REPLICATED, KernelState
+from megakernels.k3.weights import WEIGHTS
 
 
 def slice_mesh(build: KernelBuild) -> Mesh:
@@ -33,16 +32,10 @@ def slice_mesh(build: KernelBuild) -> Mesh:
     return build.mesh(sorted(jax.devices(), key=lambda device: (device.process_index, device.id)))
 
 
-def weight_names(plan: StepPlan) -> list[str]:
-    """Weight operands in the order the call takes them."""
-    return [name for name in operand_shapes(plan)._fields if name not in OF_THE_STEP]
-
-
-def place_weights(plan: StepPlan, arrays: Mapping[str, np.ndarray], mesh: Mesh) -> list[jax.Array]:
+def place_weights(arrays: Mapping[str, np.ndarray], mesh: Mesh) -> list[jax.Array]:
     """Weight operands on the devices, in the order the call takes them; each core gets its own files only.
 
     Args:
-        plan: The sizes.
         arrays: Files' arrays as `weights.open_weights` or `packed_files` gives them; of other hosts' ranks
             none are needed.
         mesh: From `slice_mesh`.
@@ -50,7 +43,7 @@ def place_weights(plan: StepPlan, arrays: Mapping[str, np.ndarray], mesh: Mesh) 
     Raises:
         CheckpointError: The files of a rank of this host are not there.
     """
-    return list(place_files(weight_names(plan), REPLICATED, arrays, mesh).values())
+    return list(place_files(WEIGHTS, REPLICATED, arrays, mesh).values())
 
 
 def packed_files(packed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -51,7 +51,7 @@ class Decoder:
         self.plan = plan
         self._calls = Calls(plan, sampling, builder)
         self._seed, self._draws = np.uint32(seed), 0
-        self._weights = place_weights(plan, arrays, self._calls.mesh)
+        self._weights = place_weights(arrays, self._calls.mesh)
         self.tokens = np.zeros(plan.batch, np.int32)
         self.positions = np.zeros(plan.batch, np.int32)
         self._state: KernelState | None = None

@@ -18,6 +18,7 @@ from megakernels.k3.experts_build import pack_expert
 from megakernels.k3.parameters import FLOAT32_NAMES, expert_shapes, mixer_shapes
 from megakernels.k3.plan import Matrix
 from megakernels.k3.step_plan import HALF, NO_EXPERT, Gated, Shared, StepPlan
+from megakernels.k3.step_refs import REPLICATED
 
 BF16 = ml_dtypes.bfloat16
 
@@ -28,7 +29,6 @@ type Fetch = Callable[[str], np.ndarray]
 type Packer = Callable[[StepPlan, int, int, Fetch], np.ndarray]
 
 EXPERTS = ("up", "up_scale", "down", "down_scale")
-REPLICATED = ("embedding", "constants")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,18 @@ from typing import Any
 import numpy as np
 
 from megakernels.common import weight_files
+from megakernels.common.checkpoint import DOWNLOAD
 from megakernels.common.safetensors import CheckpointError
 from megakernels.common.weight_files import FileShapes, Progress, Unit
 from megakernels.k3 import step_pack
 from megakernels.k3.build import operand_shapes
 from megakernels.k3.checkpoint import Source
 from megakernels.k3.config import K3Config
-from megakernels.k3.step_pack import EXPERTS, REPLICATED, Operand
+from megakernels.k3.step_pack import EXPERTS, Operand
 from megakernels.k3.step_plan import StepPlan
+from megakernels.k3.step_refs import REPLICATED, Operands
 
-OF_THE_STEP = ("scalars", "tokens", "positions", "accepted")  # operands that are no weights
+WEIGHTS = Operands._fields[1:]  # in the order the call takes them; what is before them is of the step
 EMBEDDING_ROWS = 8192  # rows of a unit of the embedding
 # Fields of a plan that decide how weights lie.
 LAYOUT = ("hosts", "members", "width_ranks")
@@ -35,7 +37,7 @@ def weight_shapes(plan: StepPlan) -> dict[str, tuple[tuple[int, ...], np.dtype[A
     return {
         name: (array.shape if name in REPLICATED else array.shape[1:], np.dtype(array.dtype))
         for name, array in operand_shapes(plan)._asdict().items()
-        if name not in OF_THE_STEP
+        if name in WEIGHTS
     }
 
 
@@ -89,9 +91,7 @@ def _experts(
             try:
                 packed = step_pack.pack_one_expert(plan, layer, expert, rank % plan.width_ranks, fetch)
             except ValueError as error:
-                raise CheckpointError(
-                    f"expert {expert} of layer {layer}", str(error), "Download the checkpoint again."
-                ) from None
+                raise CheckpointError(f"expert {expert} of layer {layer}", str(error), DOWNLOAD) from None
             for name in EXPERTS:
                 value = packed[name]
                 yield file_name(name, rank), (place + index) * value.nbytes, value

@@ -26,11 +26,9 @@ from jax.sharding import PartitionSpec
 from megakernels.build import KernelBuild
 from megakernels.k3.build import operand_shapes, state_shapes
 from megakernels.k3.config import SMALL
-from megakernels.k3.place import weight_names
-from megakernels.k3.step_pack import REPLICATED
 from megakernels.k3.step_plan import StepPlan
-from megakernels.k3.step_refs import AXIS, KernelState
-from megakernels.k3.weights import file_name
+from megakernels.k3.step_refs import AXIS, REPLICATED, KernelState
+from megakernels.k3.weights import WEIGHTS, file_name
 
 CONFIG = dataclasses.replace(
     SMALL,
@@ -55,7 +53,7 @@ def files(p: StepPlan, ranks: Sequence[int]) -> dict[str, np.ndarray]:
     """Weights of some ranks: zeros, but every operand's first element says which it is and whose."""
     shapes = operand_shapes(p)
     out = {}
-    for number, name in enumerate(weight_names(p)):
+    for number, name in enumerate(WEIGHTS):
         shape = getattr(shapes, name)
         for rank in ranks:
             whole = name in REPLICATED
@@ -66,10 +64,9 @@ def files(p: StepPlan, ranks: Sequence[int]) -> dict[str, np.ndarray]:
 
 
 def weight_sum(p: StepPlan) -> int:
-    names = list(enumerate(weight_names(p)))
     return sum(
         number if name in REPLICATED else sum(number + rank % 3 for rank in range(p.cores))
-        for number, name in names
+        for number, name in enumerate(WEIGHTS)
     )
 
 
@@ -89,13 +86,13 @@ def expected(p: StepPlan, prompt: Sequence[int], count: int) -> list[int]:
 
 def builder(p: StepPlan) -> KernelBuild:
     """The stand-in for a plan."""
-    c, names = p.config, weight_names(p)
+    c, names = p.config, WEIGHTS
     shapes = state_shapes(p)
 
     def on_one_core(tokens: Any, positions: Any, accepted: Any, *arrays: Any) -> Any:
         weights, state = arrays[: len(names)], KernelState(*arrays[len(names) :])
         firsts = {n: w.reshape(-1)[0].astype(jnp.float32) for n, w in zip(names, weights, strict=True)}
-        whole = sum(firsts.pop(name) for name in REPLICATED)
+        whole = sum(firsts.pop(name) for name in names if name in REPLICATED)
         total = whole + lax.psum(sum(firsts.values()), AXIS)
         step = verify if p.verify else decode
         # Heads are the same everywhere; the last of each rank is looked at.

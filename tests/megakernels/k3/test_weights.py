@@ -13,8 +13,9 @@ from megakernels.k3 import checkpoint, weights
 from megakernels.k3.checkpoint import open_checkpoint, random_source, write_checkpoint
 from megakernels.k3.config import KIMI_K3, SMALL, TINY
 from megakernels.k3.parameters import PREFIX, random_parameters
-from megakernels.k3.step_pack import REPLICATED, pack_all
+from megakernels.k3.step_pack import pack_all
 from megakernels.k3.step_plan import StepPlan
+from megakernels.k3.step_refs import REPLICATED
 from megakernels.k3.topology import step_plan
 from megakernels.k3.weights_cli import numbers
 
