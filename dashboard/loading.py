@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from dashboard import bubbles as bubble_tables
+from dashboard.collectives import Exchange, exchange
 from dashboard.index import TimelineIndex, build_index
 from dashboard.occupancy import Occupancy, build_occupancy
 from dashboard.palette import Theme
@@ -65,6 +66,7 @@ class Loaded:
     serial: int = field(default_factory=lambda: next(_SERIAL))
     _cores: list[int] | None = None
     _slice: list[SliceIndex] = field(default_factory=list)
+    _exchange: list[Exchange] = field(default_factory=list)
     _shifted: dict[tuple[int, int], TimelineIndex] = field(default_factory=dict)
     _occupancies: dict[int, Occupancy | None] = field(default_factory=dict)
     _indexes: dict[int, TimelineIndex] = field(default_factory=dict)
@@ -94,6 +96,13 @@ class Loaded:
             if not self._slice:
                 self._slice.append(build_slice(self.timeline))
             return self._slice[0]
+
+    def exchange(self) -> Exchange:
+        """What passes between the cores in the reported step, sorted out on first use."""
+        with self._lock:
+            if not self._exchange:
+                self._exchange.append(exchange(self.timeline, self.fact("reported", "step")))
+            return self._exchange[0]
 
     def occupancy(self, core: int | None = None) -> Occupancy | None:
         """What lay in the VMEM of one core over time; None if unknown."""

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from dash import Dash, Input, Output, State, dcc, html
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from analyzer.errors import MegascopeError
 from dashboard import text
-from dashboard.collectives import MEASURES, cores_bars, exchange, matrix_spec, rows, verdict
+from dashboard.collectives import MEASURES, cores_bars, matrix_spec, rows, verdict
 from dashboard.components import figure, grid, link, waiting
 from dashboard.context import ALL_CORES, Context
 from dashboard.loading import Loaded
@@ -32,7 +32,7 @@ _COLUMNS = (
 def layout(loaded: Loaded, identity: str) -> html.Div:
     """The page of one capture."""
     del identity
-    found = exchange(loaded.timeline, loaded.fact("reported", "step"))
+    found = loaded.exchange()
     phases = [{"label": text.shorten(p, 60) or "no phase", "value": p} for p in found.phases]
     layers = [{"label": f"layer {n}", "value": n} for n in found.layers]
     return html.Div(
@@ -141,8 +141,10 @@ def register(app: Dash, context: Context) -> None:
         except MegascopeError as error:
             words = f"All cores together: {error.fault}. {error.cure}"
         running = owner is None
+        if running and ctx.triggered_id == "exchange-poll":  # what is drawn stays until there is more
+            return (*(no_update,) * 4, notes(loaded, False, words), False)
         owner = owner if owner is not None and not words else loaded
-        found = exchange(owner.timeline, owner.fact("reported", "step"))
+        found = owner.exchange()
         whole = len(found.seen) == len(found.cores) > 1
         some = found.where(
             phase if isinstance(phase, str) else None, layer if isinstance(layer, int) else None
