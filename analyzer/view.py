@@ -120,10 +120,11 @@ def classify_waits(waits: pd.DataFrame, timeline: pd.DataFrame) -> NDArray[np.ob
     result = np.full(len(waits), "unknown", dtype=object)
     if len(waits) == 0:
         return result
-    track_of = pd.Series(timeline["track"].astype(str).to_numpy(), index=timeline["span"].to_numpy())
-    track_of = track_of[~track_of.index.duplicated()]
     caused = waits["cause"].notna().to_numpy()
     cause = waits["cause"].fillna(-1).to_numpy(dtype=np.int64)
+    awaited = timeline[timeline["span"].isin(cause)]  # few of the spans of all cores
+    track_of = pd.Series(awaited["track"].astype(str).to_numpy(), index=awaited["span"].to_numpy())
+    track_of = track_of[~track_of.index.duplicated()]
     track = track_of.reindex(cause).to_numpy(dtype=object)
     local = np.isin(track.astype(str), [str(t) for t in LOCAL_TRACKS])
     remote = np.isin(track.astype(str), [str(t) for t in ICI_TRACKS])
