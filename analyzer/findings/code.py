@@ -1,7 +1,7 @@
 """The compiled program as rules see it: loops, what their bundles hold, and how long they run."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -76,8 +76,17 @@ class Code:
     @cached_property
     def takes_slot(self) -> NDArray[np.bool_]:
         """Whether each instruction takes an issue slot."""
-        slots = np.array([unit is not Unit.PSEUDO for unit in self.program.opcode_units], dtype=bool)
-        return slots[self.program.instruction_opcode]
+        return ~self.on_units(Unit.PSEUDO)
+
+    def on_units(self, *units: Unit) -> NDArray[np.bool_]:
+        """Whether each instruction runs on one of these units."""
+        chosen = np.array([unit in units for unit in self.program.opcode_units], dtype=bool)
+        return chosen[self.program.instruction_opcode]
+
+    def with_opcodes(self, wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
+        """Whether each instruction has an opcode that is wanted."""
+        chosen = np.array([wanted(opcode) for opcode in self.program.opcodes], dtype=bool)
+        return chosen[self.program.instruction_opcode]
 
     @cached_property
     def innermost(self) -> NDArray[np.int64]:
@@ -168,16 +177,18 @@ class Code:
         """What a replay shortens if these bundles were gone: stretches of time, and what they keep."""
         parts: list[tuple[Intervals, int]] = []
         for loop in self.loops:
-            mine = np.zeros(self.program.bundle_count, dtype=bool)
-            mine[loop.own] = True
+            mine = self.of_loop(loop)
             parts.append((self.stretches(loop.first, loop.last), self.time_ps(bundles & mine)))
         parts.append((self.core.busy, self.time_ps(bundles & (self.innermost == OUTSIDE))))
         return shorter(parts)
 
+    def slots_used(self, loop: CodeLoop) -> NDArray[np.int64]:
+        """Slots that a loop's own bundles took in the step, per column of `occupancy`."""
+        return np.asarray((self.occupancy[loop.own] * self.executed[loop.own][:, np.newaxis]).sum(axis=0))
+
     def slot_bound_ps(self, loop: CodeLoop) -> int:
         """The least time a loop's own instructions take, were they packed perfectly into issue slots."""
-        use = (self.occupancy[loop.own] * self.executed[loop.own][:, np.newaxis]).sum(axis=0) / self.capacity
-        return round(float(use.max()) * self.cycle_ps)
+        return round(float((self.slots_used(loop) / self.capacity).max()) * self.cycle_ps)
 
     @cached_property
     def empty(self) -> NDArray[np.bool_]:
@@ -187,8 +198,7 @@ class Code:
     @cached_property
     def marked(self) -> NDArray[np.bool_]:
         """Bundles that hold nothing but markers of regions: a program without markers does not have them."""
-        markers = np.array([opcode.startswith("vtrace") for opcode in self.program.opcodes], dtype=bool)
-        return self.only(markers[self.program.instruction_opcode])
+        return self.only(self.with_opcodes(lambda opcode: opcode.startswith("vtrace")))
 
     def of_loop(self, loop: CodeLoop) -> NDArray[np.bool_]:
         """The loop's own bundles as a mask."""
@@ -209,9 +219,8 @@ class Code:
 
     def matrix_source(self, loop: CodeLoop) -> str:
         """The source line most matrix instructions of a loop come from; of all its instructions if none."""
-        matrix = np.array([unit is Unit.MXU for unit in self.program.opcode_units], dtype=bool)
         inside = self.of_loop(loop)[self.bundle_of]
-        return self.source_of_instructions(matrix[self.program.instruction_opcode] & inside) or loop.source
+        return self.source_of_instructions(self.on_units(Unit.MXU) & inside) or loop.source
 
     def matrix_held(self, loop: CodeLoop) -> list[float]:
         """Cycles per iteration for which each matrix unit is held by the loop's own instructions."""

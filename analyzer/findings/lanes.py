@@ -12,18 +12,11 @@ BUSY = 0.5  # of a kind of slot: with more in use the bundle is no wait
 _BURST = 8
 
 
-def crosses(code: Code) -> NDArray[np.bool_]:
-    """Whether each instruction runs on a cross-lane unit."""
-    units = np.array([unit is Unit.XLU for unit in code.program.opcode_units], dtype=bool)
-    return units[code.program.instruction_opcode]
-
-
 def pending(code: Code, loop: CodeLoop) -> NDArray[np.int64]:
     """The loop's own bundles from a cross-lane instruction to the pop of its result that do little else."""
-    named = [opcode.startswith("vpop") and ".xlu" in opcode for opcode in code.program.opcodes]
-    pops = np.array(named, dtype=bool)[code.program.instruction_opcode]
+    pops = code.with_opcodes(lambda opcode: opcode.startswith("vpop") and ".xlu" in opcode)
     mine = code.of_loop(loop)[code.bundle_of]
-    issued, popped = np.unique(code.bundle_of[crosses(code) & mine]), np.unique(code.bundle_of[pops & mine])
+    issued, popped = (np.unique(code.bundle_of[own & mine]) for own in (code.on_units(Unit.XLU), pops))
     edges = np.zeros(code.program.bundle_count + 1, dtype=np.int64)
     at = np.searchsorted(popped, issued, side="right")
     ends = np.where(at < len(popped), np.append(popped, loop.last)[np.minimum(at, len(popped))], loop.last)

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from analyzer.findings.base import LOW, Context, Finding, Rule
 from analyzer.findings.code import shorter
 from analyzer.llo.occupancy import COLUMNS
@@ -27,8 +25,7 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     for loop in code.loops:
         if not context.significant(loop.time_ps):
             break
-        weights = code.executed[loop.own][:, np.newaxis]
-        use = (code.occupancy[loop.own] * weights).sum(axis=0) / code.capacity / loop.executed
+        use = code.slots_used(loop) / code.capacity / loop.executed
         fullness = {name: float(use[COLUMNS.index(name)]) for name in UNITS}
         unit = max(fullness, key=lambda name: fullness[name])
         if fullness[unit] < FULL:

@@ -24,14 +24,13 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     code = context.code
     if code is None:
         return
-    named = [opcodes.family(o) in CONVERSIONS for o in code.program.opcodes]
-    converts = np.array(named, dtype=bool)[code.program.instruction_opcode]
+    converts = code.with_opcodes(lambda opcode: opcodes.family(opcode) in CONVERSIONS)
     for loop in code.loops:
         if not context.significant(loop.time_ps):
             break
         inside = converts & code.of_loop(loop)[code.bundle_of]
         slots = int(code.executed[code.bundle_of[inside]].sum())
-        use = (code.occupancy[loop.own] * code.executed[loop.own][:, np.newaxis]).sum(axis=0).astype(float)
+        use = code.slots_used(loop).astype(float)
         fullness = use[_ALU] / code.capacity[_ALU] / max(code.loop_cycles(loop) * loop.iterations, 1)
         if slots < SHARE * use[_ALU] or fullness < BOUND:
             continue  # few, or riding in bundles that are there anyway
@@ -40,7 +39,9 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
         saving, basis = context.priced(Edit(shorten=shorter([(code.stretches(loop.first, loop.last), gain)])))
         if not context.significant(gain if saving is None else saving):
             continue
-        opcode_count = np.bincount(code.program.instruction_opcode[inside], minlength=len(named))
+        opcode_count = np.bincount(
+            code.program.instruction_opcode[inside], minlength=len(code.program.opcodes)
+        )
         most = np.argsort(-opcode_count, kind="stable")[:3]
         yield rule.finding(
             context,

@@ -3,13 +3,12 @@
 from collections import Counter
 from collections.abc import Iterator
 
-import numpy as np
-
 from analyzer.findings import lanes
 from analyzer.findings.base import LOW, Context, Finding, Rule
 from analyzer.findings.code import Code, CodeLoop, shorter
 from analyzer.llo import opcodes
 from analyzer.llo.occupancy import COLUMNS
+from analyzer.llo.program import Unit
 from analyzer.replay import Edit
 from analyzer.units import duration
 
@@ -22,7 +21,7 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     if code is None:
         return
     program = code.program
-    crosses = lanes.crosses(code)
+    crosses = code.on_units(Unit.XLU)
     for loop in code.loops:
         if not context.significant(loop.time_ps):
             break
@@ -64,7 +63,7 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
 
 def _bound(code: Code, loop: CodeLoop) -> float:
     """Bundles per iteration that the loop's other instructions take, packed perfectly."""
-    use = (code.occupancy[loop.own] * code.executed[loop.own][:, np.newaxis]).sum(axis=0) / code.capacity
+    use = code.slots_used(loop) / code.capacity
     use[[_XLU, _POP]] = 0
     return float(use.max()) / max(loop.iterations, 1)
 

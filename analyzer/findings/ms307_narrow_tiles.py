@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from analyzer.findings.base import LOW, Context, Finding, Rule
-from analyzer.findings.code import shorter
+from analyzer.findings.code import Code, shorter
 from analyzer.llo import opcodes
 from analyzer.replay import Edit
 from analyzer.units import duration
@@ -20,13 +21,7 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     code = context.code
     if code is None or not code.parameters:
         return
-    families = [opcodes.family(opcode) for opcode in code.program.opcodes]
-    pushes, narrow, products = (
-        np.array([family.startswith(name) for family in families], dtype=bool)[
-            code.program.instruction_opcode
-        ]
-        for name in ("vmatpush", NARROW, "vmatmul")
-    )
+    pushes, narrow, products = (_of_family(code, name) for name in ("vmatpush", NARROW, "vmatmul"))
     for loop in code.loops:
         if not context.significant(loop.time_ps):
             break
@@ -61,6 +56,11 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
                 f" {duration(time)} in all",
             ),
         )
+
+
+def _of_family(code: Code, name: str) -> NDArray[np.bool_]:
+    """Whether the family of each instruction's opcode begins with a name."""
+    return code.with_opcodes(lambda opcode: opcodes.family(opcode).startswith(name))
 
 
 RULE = Rule(

@@ -52,8 +52,7 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     if code is None or not code.program.spills:
         return
     spilled = code.mask(code.program.spills)
-    in_vmem = np.array([unit in (Unit.VLOAD, Unit.VSTORE) for unit in code.program.opcode_units], dtype=bool)
-    vector = spilled & in_vmem[code.program.instruction_opcode]
+    vector = spilled & code.on_units(Unit.VLOAD, Unit.VSTORE)
     by_kind = ((VECTOR, vector), (SCALAR, spilled & ~vector))
     for loop in code.loops:
         for kind, mine in by_kind:

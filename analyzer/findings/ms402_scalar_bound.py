@@ -19,8 +19,7 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     code = context.code
     if code is None:
         return
-    is_scalar = np.array([unit in SCALAR for unit in code.program.opcode_units], dtype=bool)
-    scalar = is_scalar[code.program.instruction_opcode]
+    scalar = code.on_units(*SCALAR)
     empty = code.empty
     only = (code.only(scalar) & ~code.marked) | empty
     for loop in code.loops:

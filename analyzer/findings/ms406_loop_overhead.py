@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from analyzer.findings import lanes
 from analyzer.findings.base import MEDIUM, Context, Finding, Rule
 from analyzer.findings.code import Code, CodeLoop, shorter
@@ -23,8 +21,7 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     code = context.code
     if code is None:
         return
-    control = np.array([unit in CONTROL for unit in code.program.opcode_units], dtype=bool)
-    idle = code.only(control[code.program.instruction_opcode]) | code.empty
+    idle = code.only(code.on_units(*CONTROL)) | code.empty
     for loop in code.loops:
         if not context.significant(loop.time_ps):
             break
@@ -74,7 +71,7 @@ def _gained(code: Code, loop: CodeLoop, cycles: float, gone: float) -> float:
     kept = code.program.instruction_opcode[first:last].tolist()
     if any(code.program.opcodes[i] == "vphi" for i in kept):
         return gone * (1 - 1 / TURNS)
-    use = (code.occupancy[loop.own] * code.executed[loop.own][:, np.newaxis]).sum(axis=0) / code.capacity
+    use = code.slots_used(loop) / code.capacity
     use[COLUMNS.index("SALU")] = 0  # most of it counts turns
     packed = max(float(use.max()) / loop.iterations / PACKED, code.matrix_cycles(loop))
     return max(cycles - packed - gone / TURNS, gone * (1 - 1 / TURNS))
