@@ -217,6 +217,11 @@ class Code:
         """What each bundle asks of the matrix units."""
         return MxuUse(self.program)
 
+    @property
+    def _matrix_costs(self) -> tuple[float, float]:
+        """Cycles of a push, and of a matmul of weight 1."""
+        return self.parameters.get("mxu.push", 0.0), self.parameters.get("mxu.matmul", 0.0)
+
     def matrix_source(self, loop: CodeLoop) -> str:
         """The source line most matrix instructions of a loop come from; of all its instructions if none."""
         inside = self.of_loop(loop)[self.bundle_of]
@@ -225,7 +230,7 @@ class Code:
     def matrix_held(self, loop: CodeLoop) -> list[float]:
         """Cycles per iteration for which each matrix unit is held by the loop's own instructions."""
         ports = [0.0] * (self.matrix_use.ports + 1)
-        push, product = self.parameters.get("mxu.push", 0.0), self.parameters.get("mxu.matmul", 0.0)
+        push, product = self._matrix_costs
         for bundle in self._usual(loop, None):
             for port, weight in self.matrix_use.by_bundle.get(bundle, ()):
                 ports[port] += weight * product if weight else push
@@ -248,18 +253,13 @@ class Code:
             without: bundles taken out.
         """
         bundles = self._usual(loop, without)
-        push, product = self.parameters.get("mxu.push", 0.0), self.parameters.get("mxu.matmul", 0.0)
-        held = [0.0] * (self.matrix_use.ports + 1)
+        use, costs = self.matrix_use, self._matrix_costs
+        held = [0.0] * use.ports
         cycle, before = 0.0, 0.0
         for _ in range(2):  # the second time with what the first left in the units
             before = cycle
             for bundle in bundles:
-                operations = self.matrix_use.by_bundle.get(bundle, ())
-                for mxu, _ in operations:
-                    cycle = max(cycle, held[mxu])
-                for mxu, weight in operations:
-                    held[mxu] = max(cycle, held[mxu]) + (weight * product if weight else push)
-                cycle += 1
+                cycle = use.issue(bundle, cycle, held, costs) + 1
         return cycle - before
 
     def _usual(self, loop: CodeLoop, without: NDArray[np.bool_] | None) -> list[int]:

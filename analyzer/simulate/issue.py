@@ -64,6 +64,23 @@ class MxuUse:
         for bundle, opcode in zip(bundles.tolist(), program.instruction_opcode[where].tolist(), strict=True):
             self.by_bundle.setdefault(bundle, []).append(kinds[opcode])
 
+    def issue(self, bundle: int, cycle: float, held: list[float], costs: tuple[float, float]) -> float:
+        """The cycle in which a bundle issues that is next at `cycle`: it waits for the ports it needs.
+
+        Args:
+            held: until when each port is held; moved on by what the bundle holds.
+            costs: cycles of a push, and of a matmul of weight 1.
+        """
+        operations = self.by_bundle.get(bundle)
+        if operations is None:
+            return cycle
+        push, matmul = costs
+        for port, _ in operations:
+            cycle = max(cycle, held[port])
+        for port, weight in operations:
+            held[port] = max(cycle, held[port]) + (weight * matmul if weight else push)
+        return cycle
+
 
 class Fetch:
     """What code is resident: blocks, the least recently visited leaves first.
@@ -100,7 +117,7 @@ class IssueModel:
 
     def __init__(self, program: Program, use: MxuUse, machine: Machine) -> None:
         self.program, self.use = program, use
-        self.push, self.matmul = machine["mxu.push"], machine["mxu.matmul"]
+        self.costs = machine["mxu.push"], machine["mxu.matmul"]
         self.branch_cycles = machine["issue.branch_cycles"]
         self.cycle_ps = machine.cycle_ps
         self.idle: State = (0.0,) * use.ports
@@ -126,17 +143,11 @@ class IssueModel:
         held = list(state)
         cycle = 0.0
         offset: list[float] = []
-        by_bundle = self.use.by_bundle
         branch_at: tuple[int, float] | None = None
         for bundle in range(block.start, block.end):
             if fetch_cycles:
                 cycle = max(cycle, (bundle - block.start + 1) * fetch_cycles - 1)
-            operations = by_bundle.get(bundle)
-            if operations is not None:
-                for port, _ in operations:
-                    cycle = max(cycle, held[port])
-                for port, weight in operations:
-                    held[port] = max(cycle, held[port]) + (weight * self.matmul if weight else self.push)
+            cycle = self.use.issue(bundle, cycle, held, self.costs)
             offset.append(cycle)
             if bundle in self.program.branches:
                 branch_at = (bundle, cycle)
