@@ -14,17 +14,17 @@ from analyzer.waits import ExposedWait
 
 
 def _look(context: Context, rule: Rule) -> Iterator[Finding]:
-    by_start: dict[str, list[ExposedWait]] = {}
     if not stalls_say_it(context):
         return
+    by_start: dict[str, list[ExposedWait]] = {}
     for wait in prompt_stalls(context):
         by_start.setdefault(place_key(wait.transfer_source, wait.transfer_bundles), []).append(wait)
+    more = more_buffers(context)
     for waits in by_start.values():
         idle = sum(w.duration_ps - w.hidden_by_hbm_ps for w in waits)
         if not context.significant(idle):
             continue
         spans = frozenset(w.transfer_span for w in waits if w.transfer_span is not None)
-        more = more_buffers(context)
         saving, basis = context.priced(Edit(no_latency=spans) if more is None else more[2])
         if saving is not None and not context.significant(saving):
             continue

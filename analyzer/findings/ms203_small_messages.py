@@ -1,5 +1,6 @@
 """MS203: several small messages to the same peer in one round of a collective."""
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -26,19 +27,20 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     rounds = np.searchsorted(begins, issued, side="left")
     small = sends["bytes"].to_numpy(dtype=np.int64) < cost * rate
     table, rounds_of = sends[small], rounds[small]
+    begun, queues = view.starts(table), table["queue"].tolist()
     places: dict[str, list[tuple[int, int, int]]] = {}  # place -> (round, messages, peers)
-    for number in np.unique(rounds_of).tolist():
-        of_round = table[rounds_of == number]
+    edges = [*np.flatnonzero(np.diff(rounds_of, prepend=-1)).tolist(), len(table)]
+    for low, high in itertools.pairwise(edges):
         # Only what leaves back to back delays the last message; collectives sent earlier are out already.
-        pauses = np.flatnonzero(np.diff(view.starts(of_round)) > PAUSE * cost * 1e12)
-        of_round = of_round.iloc[int(pauses[-1]) + 1 if len(pauses) else 0 :]
-        by_peer = of_round.groupby("queue").size()
-        if int(by_peer.max()) > 1 and number < len(waits):
+        pauses = np.flatnonzero(np.diff(begun[low:high]) > PAUSE * cost * 1e12)
+        first = low + (int(pauses[-1]) + 1 if len(pauses) else 0)
+        number, sent, peers = int(rounds_of[low]), high - first, len(set(queues[first:high]))
+        if sent > peers and number < len(waits):
+            row = table.iloc[first]
             place = view.place_key(
-                str(of_round["source"].iloc[0]),
-                view.bundle_range(of_round["bundle_first"].iloc[0], of_round["bundle_last"].iloc[0]),
+                str(row["source"]), view.bundle_range(row["bundle_first"], row["bundle_last"])
             )
-            places.setdefault(place, []).append((number, int(by_peer.sum()), len(by_peer)))
+            places.setdefault(place, []).append((number, sent, peers))
     numbers = np.unique(rounds).tolist()
     following = dict(zip(numbers, [*numbers[1:], len(waits)], strict=True))
     for place, found in places.items():

@@ -25,11 +25,11 @@ def _look(context: Context, rule: Rule) -> Iterator[Finding]:
     }
     most, least = max(busy, key=lambda c: busy[c]), min(busy, key=lambda c: busy[c])
     mean = round(sum(busy.values()) / len(busy))
+    if not context.significant(busy[most] - mean):
+        return
     # With message latency to hide behind, more work on one core need not make a step longer.
     waited = sum(late for place in late_places(context) for late, sender in place.worst if sender == most)
     saving = min(busy[most] - mean, waited)
-    if not context.significant(busy[most] - mean):
-        return
     cores = {core.core: core for core in (context.core, *context.others)}
     bundles, longer = _place(cores[most], cores[least])
     source = context.code.source_of(np.arange(bundles[0], bundles[1] + 1)) if context.code and bundles else ""
