@@ -245,7 +245,7 @@ def self_times(regions: pd.DataFrame, start: int, end: int) -> dict[Place, inter
     order = nesting.entry_order(first, last)
     if order is not None:
         first, last, regions = first[order], last[order], regions.iloc[order]
-    layers = [None if pd.isna(layer) else int(layer) for layer in regions["layer"].tolist()]
+    layers = [view.optional_int(layer) for layer in regions["layer"].tolist()]
     names = [str(phase) or str(name) for phase, name in zip(regions["phase"], regions["name"], strict=True)]
     known: dict[Place, int] = {}
     of = np.array([known.setdefault(key, len(known)) for key in zip(layers, names, strict=True)], dtype=int)

@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 
 from analyzer.units import duration, size
+from analyzer.view import optional_int
 
 # column -> pandas dtype. Unknown is NA, or "" for text.
 COLUMNS: dict[str, str] = {
@@ -56,21 +57,21 @@ def folded(stories: pd.DataFrame, core: int) -> list[dict[str, Any]]:
                 "source": longest["source"] or None,
                 "name": longest["name"] or None,
                 "phase": longest["phase"],
-                "layers": sorted({None if pd.isna(n) else int(n) for n in rows["layer"]}, key=_first),
+                "layers": sorted({optional_int(n) for n in rows["layer"]}, key=_first),
                 "count": len(rows),
                 "total_ps": int(rows["duration_ps"].sum()),
                 "longest_ps": int(longest["duration_ps"]),
                 "longest_start_ps": int(longest["start_ps"]),
-                "span": _known(longest["span"]),
+                "span": optional_int(longest["span"]),
                 "transfer": None
                 if longest["kind"] == "barrier"
                 else {
                     "source": longest["issue_source"] or None,
-                    "span": _known(longest["cause"]),
-                    "sender": _known(longest["sender"]),
-                    "bytes": _known(longest["bytes"]),
-                    "issued_ps": _known(longest["issued_ps"]),
-                    "flow_ps": _known(longest["flow_ps"]),
+                    "span": optional_int(longest["cause"]),
+                    "sender": optional_int(longest["sender"]),
+                    "bytes": optional_int(longest["bytes"]),
+                    "issued_ps": optional_int(longest["issued_ps"]),
+                    "flow_ps": optional_int(longest["flow_ps"]),
                 },
                 "behind": longest["behind"].split(", ") if longest["behind"] else [],
                 "behind_ps": int(longest["behind_ps"]),
@@ -83,10 +84,6 @@ def folded(stories: pd.DataFrame, core: int) -> list[dict[str, Any]]:
             }
         )
     return sorted(entries, key=lambda e: -e["total_ps"])
-
-
-def _known(value: Any) -> int | None:
-    return None if pd.isna(value) else int(value)
 
 
 def _first(layer: int | None) -> int:

@@ -1,6 +1,6 @@
 """Exposed waits: every stall of a core, what ended it, and where that was started."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer import intervals, view
-from analyzer.view import CoreStep
+from analyzer.view import CoreStep, bundle_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,16 @@ def exposed_waits(core: CoreStep) -> list[ExposedWait]:
                 layer=wait["layer"],
                 phase=str(wait["phase"]),
                 source=str(wait["source"]),
-                bundles=_bundles(wait),
+                bundles=bundle_range(wait["bundle_first"], wait["bundle_last"]),
                 hidden_by_hbm_ps=behind,
                 transfer_span=cause,
                 transfer_track="" if transfer is None else str(transfer["track"]),
                 transfer_name="" if transfer is None else str(transfer["name"]),
                 transfer_bytes=None if transfer is None else transfer["bytes"],
                 transfer_source="" if transfer is None else str(transfer["source"]),
-                transfer_bundles=None if transfer is None else _bundles(transfer),
+                transfer_bundles=None
+                if transfer is None
+                else bundle_range(transfer["bundle_first"], transfer["bundle_last"]),
                 lateness_ps=None if issued is None or free is None else max(issued - free, 0),
                 outstanding_ps=None if issued is None else max(wait["start_ps"] - issued, 0),
                 provenance=str(wait["provenance"]),
@@ -103,9 +105,3 @@ def _records(spans: pd.DataFrame) -> Iterator[dict[str, Any]]:
     columns |= {name: spans[name].tolist() for name in _WORDS}
     for row in zip(*columns.values(), strict=True):
         yield dict(zip(columns, row, strict=True))
-
-
-def _bundles(row: Mapping[str, Any]) -> tuple[int, int] | None:
-    """The pair of bundle indices, or None where they are unknown."""
-    first, last = row["bundle_first"], row["bundle_last"]
-    return None if first is None else (first, first if last is None else last)

@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from analyzer.options import TABLES
 from analyzer.simulate import expressions
 
 
@@ -67,8 +68,7 @@ class Scenario:
 
 def entries_of(scenario: Scenario) -> set[str]:
     """Everything a scenario gives a value for: `pops.router.py:88`, `smem.1`, ..."""
-    tables = {n: getattr(scenario, n) for n in ("scalars", "smem", "pops", "words")}
-    return {f"{table}.{key}" for table, entries in tables.items() for key in entries}
+    return {f"{table}.{key}" for table in TABLES for key in getattr(scenario, table)}
 
 
 def sequence_of(values: Values, place: str, default: int) -> Iterator[Number]:

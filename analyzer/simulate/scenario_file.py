@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from analyzer.errors import InputError
+from analyzer.options import TABLES
 from analyzer.simulate.scenario import Draw, Number, Scenario, Values
 
-_TABLES = ("scalars", "smem", "pops", "words")
 _FORM = "See docs/model.md for the form"
 _SINGLE = ("scalars", "words")
 
@@ -92,7 +92,7 @@ def _scenario(path: Path, data: Mapping[str, Any], base: Scenario) -> Scenario:
             changed[name] = str(value)
         elif name in ("devices", "default"):
             changed[name] = _integer(path, name, value)
-        elif name in _TABLES:
+        elif name in TABLES:
             if not isinstance(value, dict):
                 raise InputError(path, f"{name} is not a table", f"Write [{name}] and entries below it")
             table: dict[Any, Any] = dict(getattr(base, name))
@@ -104,7 +104,7 @@ def _scenario(path: Path, data: Mapping[str, Any], base: Scenario) -> Scenario:
                 )
             changed[name] = table
         else:
-            known = ", ".join(("name", "devices", "default", *_TABLES, "cores"))
+            known = ", ".join(("name", "devices", "default", *TABLES, "cores"))
             raise InputError(path, f"{name!r} is no scenario entry", f"Known: {known}")
     return replace(base, **changed)
 
