@@ -127,19 +127,17 @@ def _relabel(value: Any, provenance: str, *, label: bool = False) -> Any:
     return value.replace(MEASURED, provenance) if label and isinstance(value, str) else value
 
 
-def _reported_step(trace: CoreTrace) -> int:
-    """The step of the run of median length."""
-    index = median(trace.runs.duration_ps)
-    return 0 if index is None else int(trace.step_of(trace.runs.start_ps[index : index + 1])[0])
-
-
 def _reported_run(trace: CoreTrace, zero: int) -> tuple[int, tuple[int, int]]:
-    """The reported step, and start and end of its run in picoseconds of the trace; `zero` twice if none."""
+    """The step of the run of median length, and that run's start and end in picoseconds of the trace.
+
+    `zero` twice if there are no runs.
+    """
     index = median(trace.runs.duration_ps)
     if index is None:
         return 0, (zero, zero)
-    start = int(trace.runs.start_ps[index])
-    return _reported_step(trace), (start, start + int(trace.runs.duration_ps[index]))
+    start = trace.runs.start_ps[index : index + 1]
+    end = start + trace.runs.duration_ps[index]
+    return int(trace.step_of(start)[0]), (int(start[0]), int(end[0]))
 
 
 def _report(  # noqa: PLR0917

@@ -125,7 +125,4 @@ def longest(ops: Events, most: int) -> Events:
     """Operations on several lanes do not nest, so the shortest are left out."""
     if len(ops) <= most:
         return ops
-    rows = np.sort(np.argpartition(-ops.duration_ps, most - 1)[:most])
-    return replace(
-        ops, start_ps=ops.start_ps[rows], duration_ps=ops.duration_ps[rows], kind=ops.kind[rows], numbers={}
-    )
+    return ops.part(np.sort(np.argpartition(-ops.duration_ps, most - 1)[:most]))

@@ -5,7 +5,7 @@ cannot be true are mended here, once, and counted.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,16 @@ class Events:
     def end_ps(self) -> NDArray[np.int64]:
         """int64[E], ends in picoseconds."""
         return self.start_ps + self.duration_ps
+
+    def part(self, rows: slice | NDArray[np.int64]) -> "Events":
+        """Some of the events, without the stats of single ones."""
+        return replace(
+            self,
+            start_ps=self.start_ps[rows],
+            duration_ps=self.duration_ps[rows],
+            kind=self.kind[rows],
+            numbers={},
+        )
 
     def where(self, kinds: Iterable[int]) -> NDArray[np.int64]:
         """Indices of the events of these kinds."""

@@ -201,15 +201,7 @@ def _within(trace: CoreTrace, low: int, high: int) -> CoreTrace:
     )
     lines = dict(trace.device.lines)
     for name in (OPS, ASYNC):
-        line = lines[name]
-        rows = trace.within(line.start_ps, low, high)
-        lines[name] = replace(
-            line,
-            start_ps=line.start_ps[rows],
-            duration_ps=line.duration_ps[rows],
-            kind=line.kind[rows],
-            numbers={},
-        )
+        lines[name] = lines[name].part(trace.within(lines[name].start_ps, low, high))
     return replace(trace, scopes=scopes, device=replace(trace.device, lines=lines))
 
 
