@@ -115,7 +115,8 @@ def step_spec(
         top += 0.0 if beside is None or banded else 0.6
         begin = top
         part, slots, top = lane_traces(one, each, None if number else bubbles, top)
-        traces += part
+        # What is tied to a chosen span is looked up in the first account: spans of the other are not chosen.
+        traces += [_unchosen(trace) for trace in part] if number else part
         places.append(slots)
         if beside is None:
             rows += [(slot.middle, _label(one, key)) for key, slot in slots.items()]
@@ -147,6 +148,11 @@ def step_spec(
     layout["xaxis"]["anchor"] = "y2" if occupancy is None else "y3"
     layout["shapes"], layout["annotations"] = shapes, notes
     return {"data": traces, "layout": layout}
+
+
+def _unchosen(trace: dict[str, Any]) -> dict[str, Any]:
+    spans = trace.get("customdata")
+    return trace if spans is None else {**trace, "customdata": np.full_like(spans, -1)}
 
 
 def _account(index: TimelineIndex) -> str:

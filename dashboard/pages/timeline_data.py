@@ -136,7 +136,8 @@ def draw_window(
     lanes = [lane for lane in index.lanes if lane.track not in view.hidden]
     spans = sum(len(lane.all) for lane in lanes)
     note = (
-        f"Core {index.core}: {_counts(spec, index, view)} for {spans:,} spans of the step.{note} {_KEYS} "
+        f"Core {index.core}, {loaded.provenance}: {_counts(spec, index, view)} for {spans:,} spans of the "
+        f"step.{note} {_KEYS} "
         "Marks that stand for several spans are as tall as the share of time they were busy."
     )
     return _sent(spec, index, view, note)
@@ -148,7 +149,7 @@ def draw_cores(loaded: Loaded, view: View, kinds: tuple[str, ...]) -> dict[str, 
     view = _inside(view, index)
     spec = cores_spec(index, view, kinds or DEFAULT_KINDS)
     note = (
-        f"{text.count(len(index.cores), 'core')}: {_counts(spec, index, view)}. {_KEYS} "
+        f"{text.count(len(index.cores), 'core')}, {loaded.provenance}: {_counts(spec, index, view)}. {_KEYS} "
         "Strips show the share of time in which a core did that; zoomed in, they become single spans."
     )
     return _sent(spec, index, view, note)

@@ -9,6 +9,8 @@ from analyzer.errors import MegascopeError
 from dashboard import text
 from dashboard.components import link
 from dashboard.context import ALL_CORES, Context
+from dashboard.index import TimelineIndex
+from dashboard.loading import Loaded
 from dashboard.relations import describe, measure, relation, search, slice_relation
 
 
@@ -35,20 +37,18 @@ def register(app: Dash, context: Context) -> None:
         Input("clicked", "data"),
         Input("stretch", "data"),
         State("core", "value"),
+        State("account", "value"),
         State("url", "pathname"),
         prevent_initial_call=True,
     )
-    def select(click: Any, stretch: Any, core: int | None, pathname: str) -> tuple[Any, Any]:
-        try:
-            loaded, _ = context.of_core(context.loaded(pathname), core)
-        except MegascopeError:
-            return no_update, no_update
+    def select(click: Any, stretch: Any, core: int | None, account: str, pathname: str) -> tuple[Any, Any]:
+        loaded = shown(context, pathname, core, account)
         if loaded is None:
             return no_update, no_update
         index = loaded.index(core)
         if any(t["prop_id"] == "stretch.data" for t in ctx.triggered):
             chosen = _range(stretch)
-            return (no_update, no_update) if chosen is None else (None, _measured(measure(index, *chosen)))
+            return (no_update, no_update) if chosen is None else (None, _measured(loaded, index, *chosen))
         span = _span(click)
         if span is None:
             return None, ""
@@ -75,18 +75,16 @@ def register(app: Dash, context: Context) -> None:
         Input("search-next", "n_clicks"),
         State("search-place", "data"),
         State("core", "value"),
+        State("account", "value"),
         State("url", "pathname"),
         prevent_initial_call=True,
     )
     def find(*values: Any) -> tuple[Any, Any, Any, Any]:
-        words, _, place, core, pathname = values
+        words, _, place, core, account, pathname = values
         nothing = (no_update, no_update, no_update, no_update)
         if not words:
             return nothing
-        try:
-            loaded, _ = context.of_core(context.loaded(pathname), core)
-        except MegascopeError:
-            return nothing
+        loaded = shown(context, pathname, core, account)
         if loaded is None:
             return nothing
         index = loaded.index(core)
@@ -101,6 +99,17 @@ def register(app: Dash, context: Context) -> None:
         found = relation(index, span)
         about = " · ".join(describe(found)) if found else ""
         return window, f"Match {current + 1} of {many}: {about}", current + 1, span
+
+
+def shown(context: Context, pathname: str, core: int | None, account: str) -> Loaded | None:
+    """What the figure shows, above where it shows two; None while it is being made, or where it cannot be."""
+    try:
+        loaded: Loaded | None = context.loaded(pathname)
+        if loaded is not None and account == "model":
+            loaded, _ = context.other(loaded, "model")
+        return None if loaded is None else context.of_core(loaded, core)[0]
+    except MegascopeError:
+        return None
 
 
 def _span(click: Any) -> int | None:
@@ -119,11 +128,15 @@ def _range(stretch: Any) -> tuple[int, int] | None:
     return (round(low * 1e6), round(high * 1e6)) if high > low else None
 
 
-def _measured(found: dict[str, float]) -> str:
+def _measured(loaded: Loaded, index: TimelineIndex, start: int, end: int) -> str:
+    found = measure(index, start, end)
     seconds = found["length_ps"] * 1e-12
+    hbm = (
+        f"HBM read {text.size(found['read_bytes'])} at {text.rate(found['read_bytes'] / seconds)}, "
+        f"written {text.size(found['written_bytes'])}; transfer in flight {text.percent(found['hbm_read'])}"
+    )
     return (
-        f"Measured {text.duration(found['length_ps'])}: HBM read {text.size(found['read_bytes'])} at "
-        f"{text.rate(found['read_bytes'] / seconds)}, written {text.size(found['written_bytes'])}; "
-        f"transfer in flight {text.percent(found['hbm_read'])}, matrix {text.percent(found['mxu'])}, "
+        f"Measured {text.duration(found['length_ps'])}: "
+        f"{'HBM transfers unknown' if loaded.bubbles_unknown else hbm}, matrix {text.percent(found['mxu'])}, "
         f"vector {text.percent(found['vector'])}, waiting {text.percent(found['wait'])}"
     )

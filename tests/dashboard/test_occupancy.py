@@ -95,6 +95,10 @@ def test_measured_and_modelled_stand_above_each_other(step):
     names = [t["name"] for t in spec["data"]]
     assert "HBM read (trace)" in names
     assert "HBM read (model)" in names
+    # A click ties spans of the trace; one on the model must not find a span of the trace by its number.
+    spans = [t["customdata"] for t in spec["data"] if "customdata" in t]
+    assert (np.concatenate(spans[: len(spans) // 2]) >= 0).any()
+    assert (np.concatenate(spans[len(spans) // 2 :]) == -1).all()
     name = anchors(first, second)[3]
     assert shift_between(first, second, name) == 7_000_000
     assert shift_between(first, second, "no such band") == 7_000_000

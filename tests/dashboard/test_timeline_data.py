@@ -9,12 +9,14 @@ from dashboard.app import create_app
 from dashboard.context import Context
 from dashboard.jobs import Jobs
 from dashboard.library import Library
+from dashboard.loading import Later, from_parts
 from dashboard.pages.timeline_data import MAX_SHAPES, answer
+from dashboard.pages.timeline_tools import _measured, shown
 
 
 @pytest.fixture
 def context(captures, loader):
-    return Context(Library(captures("mlp"), loader), lambda path, overrides: {}, Jobs())
+    return Context(Library(captures("mlp"), loader), lambda *_: {}, Jobs())
 
 
 def marks(found):
@@ -62,6 +64,26 @@ def test_extra_lanes_core_theme_and_selection(context):
     assert ask(context, measuring=True)["layout"]["dragmode"] == "select"
 
 
+def test_the_account_that_is_drawn_is_named_and_asked(captures, step):
+    trace = from_parts("trace", *step, {"step": {"provenance": "measured"}})
+    model = from_parts("model", *step, {"step": {"provenance": "modelled"}})
+    trace.others["model"] = Later(lambda: model, made=model)
+    context = Context(Library(captures("mlp"), lambda path: trace), lambda *_: {}, Jobs())
+    for account, wanted in (("trace", trace), ("both", trace), ("model", model)):
+        assert shown(context, "/", 0, account) is wanted
+        assert ask(context, account=account)["note"].startswith(f"Core 0, {wanted.provenance}: ")
+    assert shown(context, "/../x", 0, "trace") is None
+
+
+def test_measuring_where_no_transfers_are_shown_says_unknown(step):
+    index = from_parts("x", *step).index()
+    known = from_parts("x", *step, {"hbm": {"bubble_ps": 0}})
+    assert "HBM read" in _measured(known, index, 0, 1_000_000)
+    found = _measured(from_parts("x", *step), index, 0, 1_000_000)
+    assert found.startswith("Measured 1 µs: HBM transfers unknown, matrix ")
+    assert "GB/s" not in found
+
+
 def test_an_unknown_capture_is_a_figure_with_words(context):
     found = answer(context, b'{"path": "/../x/timeline"}')
     assert "no capture here has that name" in found["layout"]["annotations"][0]["text"]
@@ -71,7 +93,7 @@ def test_a_fault_of_ours_is_a_figure_with_words(captures):
     def broken(path):
         raise RuntimeError("<b>boom</b>")
 
-    context = Context(Library(captures("mlp"), broken), lambda path, overrides: {}, Jobs())
+    context = Context(Library(captures("mlp"), broken), lambda *_: {}, Jobs())
     found = answer(context, b'{"path": "/"}')
     assert "Something went wrong: RuntimeError" in found["layout"]["annotations"][0]["text"]
 
@@ -88,11 +110,9 @@ def test_the_route_is_guarded_and_answers_json(captures, loader):
 
 @pytest.mark.slow
 def test_a_million_spans_stay_within_the_limits(synthetic):
-    from dashboard.loading import from_parts
-
     timeline = synthetic.make(detail=370)
     context = Context(
-        Library([Path(__file__)], lambda path: from_parts("x", timeline)), lambda path, overrides: {}, Jobs()
+        Library([Path(__file__)], lambda path: from_parts("x", timeline)), lambda *_: {}, Jobs()
     )
     identity = context.library.entries()[0].id
     for window in (None, {"start": 0, "end": 3_000_000}, {"start": 0, "end": 30_000_000}):
