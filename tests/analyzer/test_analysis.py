@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from analyzer import analysis, cache
@@ -67,7 +68,7 @@ def test_a_scenario_file_goes_over_the_kernels_own(compiled, tmp_path, monkeypat
     assert over.report["scenario"]["name"] == "one late, changed by --set"
 
 
-@pytest.mark.parametrize("file", ["analysis.json", "timeline.parquet"])
+@pytest.mark.parametrize("file", ["analysis.json", "timeline.parquet", "stories.parquet"])
 @pytest.mark.parametrize("damage", ["cut", "flip", "gone"])
 def test_damage_is_noticed_and_mended(capture, file, damage):
     first = analysis.analyze(capture, chip="tpu7x", use_cache=False)
@@ -83,7 +84,11 @@ def test_damage_is_noticed_and_mended(capture, file, damage):
     again = analysis.analyze(capture, chip="tpu7x")
     assert not again.from_cache
     assert again.report == first.report
-    assert analysis.analyze(capture, chip="tpu7x").from_cache
+    kept = analysis.analyze(capture, chip="tpu7x")
+    assert kept.from_cache
+    for table in ("timeline", "residency", "stories"):
+        pd.testing.assert_frame_equal(getattr(kept, table), getattr(first, table))
+        assert len(getattr(kept, table)) > 0
 
 
 def test_the_key_depends_on_inputs_machine_and_scenario(capture):
