@@ -133,19 +133,23 @@ class Calls:
 
     @cached_property
     def steps(self) -> Callable[..., tuple[jax.Array, KernelState]]:
-        """(number of steps, at, draw, state, weights): tokens int32 `[steps, batch]`, and the state."""
+        """(number of steps, at, draw, state, weights, room=): tokens int32 `[room, batch]`, and the state.
 
-        def many(count: int, at: At, draw: Draw, state: KernelState, weights: Any) -> Any:
-            def one(carry: Any, number: Any) -> Any:
-                at, state = carry
+        Compiled once for any number of steps up to `room`; tokens after theirs are 0.
+        """
+
+        def many(count: Any, at: At, draw: Draw, state: KernelState, weights: Any, *, room: int) -> Any:
+            def one(number: Any, carry: Any) -> Any:
+                at, state, out = carry
                 found, state = self._step(self.decode_build, at, state, weights)
                 tokens = self._choose(self.plan, found, jax.random.fold_in(draw.key, number))
-                return (At(tokens, at.positions + 1, at.kept), state), tokens
+                return At(tokens, at.positions + 1, at.kept), state, out.at[number].set(tokens)
 
-            (_, state), out = lax.scan(one, (at, state), jnp.arange(count))
+            out = jnp.zeros((room, self.plan.batch), jnp.int32)
+            _, state, out = lax.fori_loop(0, count, one, (at, state, out))
             return self._readable(out), state
 
-        return jax.jit(many, static_argnums=0, donate_argnums=3)
+        return jax.jit(many, static_argnames="room", donate_argnums=3)
 
     @cached_property
     def cycle(self) -> Callable[..., tuple[Verified, KernelState]]:
@@ -157,13 +161,23 @@ class Calls:
 
         return jax.jit(one, donate_argnums=2)
 
-    def cycles(self, drafter: TracedDrafter, count: int) -> Callable[..., Any]:
-        """(at, draw, state, weights, memory): several cycles with the drafter among them.
+    @cached_property
+    def cycles(self) -> Callable[..., Any]:
+        """(at, draw, state, weights, memory, drafter=, count=): several cycles with the drafter among them.
 
         `at.tokens` is the anchor alone. Gives what the cycles gave, stacked; the state; the drafter's memory.
         """
 
-        def many(at: At, draw: Draw, state: KernelState, weights: Any, memory: Any) -> Any:
+        def many(
+            at: At,
+            draw: Draw,
+            state: KernelState,
+            weights: Any,
+            memory: Any,
+            *,
+            drafter: TracedDrafter,
+            count: int,
+        ) -> Any:
             def one(carry: Any, number: Any) -> Any:
                 at, state, memory = carry
                 proposals = drafter.propose(memory, at.tokens[0], at.positions[0])
@@ -178,7 +192,7 @@ class Calls:
             (_, state, memory), found = lax.scan(one, (at, state, memory), jnp.arange(count))
             return jax.tree.map(self._readable, found), state, memory
 
-        return jax.jit(many, donate_argnums=2)
+        return jax.jit(many, static_argnames=("drafter", "count"), donate_argnums=2)
 
     def _verify(
         self, at: At, key: jax.Array, state: KernelState, weights: Any

@@ -134,7 +134,10 @@ class Drafter(Protocol):
 
 
 class TracedDrafter(Protocol):
-    """What proposes tokens inside a device call: pure functions over a memory, a tree of arrays."""
+    """What proposes tokens inside a device call: pure functions over a memory, a tree of arrays.
+
+    A call is compiled once for a drafter, which must be hashable for that.
+    """
 
     def propose(self, memory: Any, anchor: jax.Array, position: jax.Array) -> jax.Array:
         """The tokens it expects after `anchor`, int32 `[7]`."""

@@ -118,8 +118,10 @@ class Decoder:
         for done in range(0, count, per_call):
             steps = min(per_call, count - done)
             at = At(self.tokens, self.positions, np.int32(0))
-            tokens, state = self._calls.steps(steps, at, self._draw(), state, self._weights)
-            out.append(np.asarray(tokens))
+            tokens, state = self._calls.steps(
+                np.int32(steps), at, self._draw(), state, self._weights, room=per_call
+            )
+            out.append(np.asarray(tokens)[:steps])
             self.tokens, self.positions = out[-1][-1], self.positions + np.int32(steps)
         self._state = state
         joined: list[list[int]] = np.concatenate(out).T.tolist()
@@ -159,8 +161,9 @@ class Decoder:
                 f"{cycles} cycles may take {cycles * VERIFY_ROWS} tokens more than there is room"
             )
         at = At(self.tokens, self.positions, kept)
-        run = self._calls.cycles(drafter, cycles)
-        found, state, memory = run(at, self._draw(), state, self._weights, memory)
+        found, state, memory = self._calls.cycles(
+            at, self._draw(), state, self._weights, memory, drafter=drafter, count=cycles
+        )
         rows, accepted, bonus = (np.asarray(array) for array in found[:3])
         each = [Verified(rows[i], accepted[i], bonus[i], None) for i in range(cycles)]
         return [self._advance(one, state) for one in each], memory

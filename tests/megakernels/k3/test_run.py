@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from megakernels.common.place import everywhere
 from megakernels.common.safetensors import CheckpointError
 from megakernels.k3 import generate
 from megakernels.k3.dspark import LookupDrafter, Sampling, ScriptedDrafter
@@ -48,6 +49,7 @@ def test_decode_steps_go_on_from_every_prompt(one, stand_in) -> None:
         assert [*first, *one.decode(3, per_call=2)[0], *one.decode(2, per_call=2)[0]] == stand_in.expected(
             one.plan, prompt, 6
         )
+    assert one._calls.steps._cache_size() == 1  # compiled once for calls of 1 and of 2 steps
 
 
 def test_sequences_of_a_batch_are_each_their_own(stand_in) -> None:
@@ -88,9 +90,12 @@ def test_several_cycles_in_one_call(one, stand_in) -> None:
         def observe(self, memory: Any, tokens: Any, count: Any, position: Any, aux: Any) -> Any:
             return memory + count
 
-    got = one.prefill([prompt])
-    each, total = one.speculate_traced(Counting(), np.int32(0), 4)
-    got += [token for tokens in each for token in tokens]
+    got, drafter = one.prefill([prompt]), Counting()
+    total = jax.device_put(np.int32(0), everywhere(one._calls.mesh))  # where a call leaves it
+    for _ in range(2):
+        each, total = one.speculate_traced(drafter, total, 2)
+        got += [token for tokens in each for token in tokens]
+    assert one._calls.cycles._cache_size() == 1
     assert got == text[len(prompt) : len(prompt) + len(got)].tolist()
     assert int(total) == len(got) - 1 > 6
     assert one.decode(1)[0] == stand_in.expected(one.plan, prompt + got, 1)
