@@ -22,10 +22,10 @@ def register(app: typer.Typer) -> None:
 
 
 def vmem_verb(
-    kernel: Annotated[str, typer.Argument(help="A kernel with a VMEM budget: qwen, mlp.")],
+    kernel: Annotated[str, typer.Argument(help="The kernel: qwen, k3 or mlp.")],
     *,
     batch: Annotated[int | None, typer.Option(help="Sequences.")] = None,
-    cores: Annotated[int | None, typer.Option(help="TensorCores.")] = None,
+    cores: Annotated[int | None, typer.Option(min=1, help="TensorCores.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Speculative verify.")] = False,
     fp8: Annotated[bool, typer.Option("--fp8", help="Float8 weights.")] = False,
     report_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
@@ -74,17 +74,21 @@ def weights_verb(
         str | None, typer.Option(help="With --random: a model of the kernel, the small one by default.")
     ] = None,
     cores: Annotated[
-        int | None, typer.Option(help="TensorCores the weights are laid out for: 8, or 32 for kimi-k3.")
+        int | None,
+        typer.Option(min=1, help="TensorCores the weights are laid out for: 8, or 32 for kimi-k3."),
     ] = None,
     fp8: Annotated[bool, typer.Option("--fp8", help="qwen with --random: float8 with block scales.")] = False,
-    hosts: Annotated[int | None, typer.Option(help="k3: hosts of the slice; 8 cores each.")] = None,
+    hosts: Annotated[int | None, typer.Option(min=1, help="k3: hosts of the slice; 8 cores each.")] = None,
     width_ranks: Annotated[
-        int | None, typer.Option(help="k3: cores that share an expert by width; 4 where it splits so.")
+        int | None,
+        typer.Option(min=1, help="k3: cores that share an expert by width; 4 where it splits so."),
     ] = None,
     ranks: Annotated[
         str | None, typer.Option(help="k3: only these cores' files, such as 8-15: those of one host.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="k3: pieces of work at a time, one per processor.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="k3: pieces of work at a time, one per processor.")
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Afterwards compare all with its checksums.")
     ] = False,
@@ -126,7 +130,7 @@ def weights_verb(
     except CheckpointError as error:
         raise InputError(error.where, error.fault, error.cure) from None
     except ValueError as error:
-        raise UsageError("weights", str(error), "Choose another --cores.") from None
+        raise UsageError("weights", str(error), "See `megascope weights --help`.") from None
     size = sum(about["bytes"] for about in manifest["files"].values())
     laid = manifest["layout"].get("cores") or manifest["layout"]["hosts"] * manifest["layout"]["members"]
     print(f"{to}: {size / 1e9:.3f} GB in {len(manifest['files'])} files for {laid} cores")
@@ -177,14 +181,16 @@ def run_verb(
     ] = None,
     tokens: Annotated[int, typer.Option(help="Tokens to generate.")] = 4,
     weights: Annotated[Path | None, typer.Option(help="Folder made by `megascope weights`.")] = None,
-    capacity: Annotated[int | None, typer.Option(help="Tokens the KV cache holds.")] = None,
+    capacity: Annotated[int | None, typer.Option(min=1, help="Tokens the KV cache holds.")] = None,
     record: Annotated[
         Path | None, typer.Option(help="qwen: write a capture of the last steps, with their trace (a TPU).")
     ] = None,
     temperature: Annotated[float, typer.Option(help="k3: 0 takes the likeliest token.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="k3: draw from the likeliest tokens up to this sum.")] = 1.0,
     seed: Annotated[int, typer.Option(help="k3: of the draws.")] = 0,
-    per_call: Annotated[int, typer.Option(help="k3: decode steps in a device call.")] = 8,
+    per_call: Annotated[
+        int | None, typer.Option(min=1, help="k3: decode steps in a device call; 8 by default.")
+    ] = None,
     speculate: Annotated[
         bool, typer.Option("--speculate", help="k3: draft from the text itself, verify 8 rows at a time.")
     ] = False,
@@ -214,8 +220,9 @@ def run_verb(
         if kernel == "qwen":
             from megakernels.qwen import generate as qwen
 
-            options = (temperature, top_p != 1, speculate, stop, distributed, coordinator)
-            if len(prompts) > 1 or any(option not in (None, False, 0.0) for option in options):
+            sampled = temperature != 0 or top_p != 1 or seed != 0
+            given = any(option is not None for option in (per_call, stop, coordinator, processes, process))
+            if len(prompts) > 1 or sampled or given or speculate or distributed:
                 raise UsageError("run qwen", "continues one prompt, greedily", "Leave the options of k3 out.")
             if record is not None:
                 from megakernels.qwen.recording import Recording
@@ -238,7 +245,7 @@ def run_verb(
                 capacity=capacity,
                 sampling=k3.Sampling(temperature, top_p),
                 seed=seed,
-                per_call=per_call,
+                per_call=per_call or k3.STEPS_PER_CALL,
                 speculate=speculate,
                 stop=stop,
             )

@@ -36,10 +36,10 @@ def route_verb(
     scenario: Annotated[
         Path | None, typer.Option(help="Write a scenario for the simulator (TOML) too.")
     ] = None,
-    cores: Annotated[int, typer.Option(help="For the scenario: TensorCores.")] = 32,
-    hosts: Annotated[int | None, typer.Option(help="For the scenario: hosts; 8 cores each.")] = None,
+    cores: Annotated[int, typer.Option(min=1, help="For the scenario: TensorCores.")] = 32,
+    hosts: Annotated[int | None, typer.Option(min=1, help="For the scenario: hosts; 8 cores each.")] = None,
     width_ranks: Annotated[
-        int | None, typer.Option(help="For the scenario: cores that share an expert by width.")
+        int | None, typer.Option(min=1, help="For the scenario: cores that share an expert by width.")
     ] = None,
 ) -> None:
     """Say which experts a step visits: a file, and a scenario that tells the simulator."""

@@ -85,7 +85,10 @@ def test_weights_of_some_ranks(tmp_path, capsys) -> None:
     assert {name[:5] for name in arrays} == {"core2", "core3", "embed", "const"}
     with pytest.raises(InputError, match="is there already"):
         weights_verb("k3", to=tmp_path / "w", random=1, cores=4, hosts=2, ranks="2-3")
-    for options, said in (({"fp8": True}, "means nothing for k3"), ({"ranks": "9"}, "0 to 7")):
+    for options, said in (
+        ({"fp8": True}, "means nothing for k3"),
+        ({"ranks": "9"}, "0 to 7. See `megascope weights --help`"),
+    ):
         with pytest.raises(UsageError, match=said):
             weights_verb("k3", to=tmp_path / "x", random=1, **options)
 
@@ -100,6 +103,10 @@ def test_weights_of_some_ranks(tmp_path, capsys) -> None:
         ("k3", {"record": Path("x")}, "megascope record k3"),
         ("k3", {"weights": Path("/nonexistent")}, "megascope weights k3"),
         ("qwen", {"top_p": 0.5}, "continues one prompt, greedily"),
+        ("qwen", {"seed": 1}, "continues one prompt, greedily"),
+        ("qwen", {"per_call": 8}, "continues one prompt, greedily"),
+        ("qwen", {"stop": 0}, "continues one prompt, greedily"),
+        ("qwen", {"process": 0}, "continues one prompt, greedily"),
         ("mlp", {}, "Kernels: qwen, k3"),
     ],
 )

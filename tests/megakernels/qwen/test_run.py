@@ -66,6 +66,7 @@ def test_vmem_verb_adds_up() -> None:
         (("run", "qwen", "--weights", "/nonexistent"), 3, "Make it with `megascope weights qwen`"),
         (("vmem", "nosuch"), 2, "no such kernel"),
         (("vmem", "qwen", "--batch", "3"), 2, "choose 1, 2, 4 or 8"),
+        (("vmem", "qwen", "--cores", "0"), 2, "Invalid value for '--cores'"),
     ],
 )
 def test_faults_of_the_user_are_one_line(arguments, code, said) -> None:
