@@ -6,7 +6,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental.pallas import tpu as pltpu
 
-from megakernels.common.gemv import LANES, MXU_COLUMNS, tile_product
+from megakernels.common.gemv import MXU_COLUMNS, tile_product
+from megakernels.common.greedy import NO_LOGIT, greedy
 from megakernels.hooks import phase, tag
 from megakernels.qwen.constants import await_constants
 from megakernels.qwen.norm import norm, put_plain_rows, squares_of
@@ -14,13 +15,10 @@ from megakernels.qwen.plan import ROWS
 from megakernels.qwen.refs import Core
 from megakernels.qwen.stream import Stream
 
-NO_LOGIT = -3e38  # below any logit, above minus infinity
-
 
 def lm_head(core: Core, stream: Stream) -> None:
     """Logits of this core's share of the vocabulary, and the greedy token over all of it."""
     p, v = core.plan, core.vmem
-    rank = core.exchange(v.token_exchange).rank
     slot = p.config.layers % 2
     with phase("final_norm"):
         await_constants(core, jnp.int32(p.config.layers))
@@ -43,19 +41,5 @@ def lm_head(core: Core, stream: Stream) -> None:
         _, best, place = lax.fori_loop(0, p.lm_head.tiles, one, start)
         tag(pltpu.make_async_copy(v.logits, core.out.logits, v.result_out), "logits").start()
     with phase("sampling"):
-        highest = jnp.max(best, axis=-1, keepdims=True)
-        # Token numbers stay below 2^24, where float32 is exact.
-        token = jnp.where(best == highest, (place + rank * p.vocab).astype(jnp.float32), 3e38)
-        token = jnp.min(token, axis=-1, keepdims=True)
         exchange = core.exchange(v.token_exchange)
-        exchange.own[0] = jnp.broadcast_to(highest, (v.logits.shape[1], LANES))
-        exchange.own[1] = jnp.broadcast_to(token, (v.logits.shape[1], LANES))
-        exchange.send("token_share")
-        mail = exchange.receive()
-        highest, token = mail[0, 0], mail[0, 1]
-        for sender in range(1, p.cores):
-            better = mail[sender, 0] > highest
-            highest = jnp.where(better, mail[sender, 0], highest)
-            token = jnp.where(better, mail[sender, 1], token)
-        v.next_tokens[...] = token.astype(jnp.int32)
-        exchange.finish()
+        v.next_tokens[...] = greedy(best, place, exchange.rank * p.vocab, [exchange])
