@@ -22,18 +22,6 @@ def write_output(path: Path, data: bytes) -> None:
         raise cannot_write(path, error) from error
 
 
-def make_room_for(path: Path) -> None:
-    """Make the folders above a file that another writer will write.
-
-    Raises:
-        InputError: that cannot be done.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(path, error) from error
-
-
 def cannot_write(path: Path, error: OSError) -> InputError:
     """The error for a file that the file system does not take."""
     fault = f"cannot be written: {(error.strerror or str(error)).lower()}"

@@ -14,7 +14,6 @@ core saw there, in order, and the small integer arguments::
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from analyzer.output import write_output
 from megakernels import hooks
 from megakernels.build import KernelBuild
 
@@ -99,7 +99,9 @@ def recording(build: KernelBuild, arguments: Sequence[Any] = ()) -> Iterator[Rec
 
 
 def save(scenario: str, path: Path) -> None:
-    """Write a scenario file, to a temporary name first."""
-    temporary = path.with_name(f"{path.name}.part")
-    temporary.write_text(scenario)
-    os.replace(temporary, path)
+    """Write a scenario file, and the folders above it.
+
+    Raises:
+        InputError: That cannot be done.
+    """
+    write_output(path, scenario.encode())

@@ -44,7 +44,7 @@ def route_verb(
 ) -> None:
     """Say which experts a step visits: a file, and a scenario that tells the simulator."""
     from analyzer.errors import UsageError
-    from analyzer.output import make_room_for, write_output
+    from analyzer.output import write_output
 
     if kernel != "k3":
         raise UsageError(kernel, "routes nothing", "Kernels: k3.")
@@ -68,7 +68,6 @@ def route_verb(
     text = None
     if scenario is not None:
         text = _scenario(config, routing, cores=cores, hosts=hosts, width_ranks=width_ranks)
-    make_room_for(output)
     routing.save(output)
     if scenario is not None and text is not None:
         write_output(scenario, text.encode())

@@ -6,13 +6,13 @@ most experts to read.
 """
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from analyzer.output import write_output
 from megakernels.k3.config import K3Config
 
 SCHEMA_VERSION = 1
@@ -106,10 +106,12 @@ class Routing:
         }
 
     def save(self, path: Path) -> None:
-        """Write it, to a temporary name first."""
-        temporary = path.with_name(f"{path.name}.part")
-        temporary.write_text(json.dumps(self.to_json(), separators=(",", ":")) + "\n")
-        os.replace(temporary, path)
+        """Write it, and the folders above it.
+
+        Raises:
+            InputError: That cannot be done.
+        """
+        write_output(path, (json.dumps(self.to_json(), separators=(",", ":")) + "\n").encode())
 
 
 def load(path: Path) -> Routing:

@@ -77,6 +77,12 @@ def test_faults_of_the_user(tmp_path, options, said) -> None:
     assert not (tmp_path / "r.json").exists()
 
 
+def test_a_routing_that_cannot_be_written(tmp_path) -> None:
+    (tmp_path / "f").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        route_verb("k3", output=tmp_path / "f" / "r.json", random=1)
+
+
 def test_weights_of_some_ranks(tmp_path, capsys) -> None:
     weights_verb("k3", to=tmp_path / "w", random=1, cores=4, hosts=2, ranks="2-3", check=True)
     assert "files for 4 cores" in capsys.readouterr().out
