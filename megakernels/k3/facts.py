@@ -8,6 +8,7 @@ from megakernels.k3.config import BF16_BYTES, F32_BYTES
 from megakernels.k3.experts import ExpertWeights
 from megakernels.k3.mla_plan import WINDOW
 from megakernels.k3.plan import HISTORY_ROWS, ROWS
+from megakernels.k3.routing import Routing
 from megakernels.k3.scenario import busiest_pops
 from megakernels.k3.step_plan import VMEM_BYTES, StepPlan
 from megakernels.k3.step_refs import AXIS, Operands, staging
@@ -57,12 +58,6 @@ def vmem_bytes(plan: StepPlan) -> dict[str, int]:
     return scratch_bytes(staging(plan))
 
 
-def expected_distinct(plan: StepPlan) -> int:
-    """Experts the busiest group of every layer reads in the scenario, added up over layers."""
-    seeded = routing.uniform(plan.config, plan.rows, SCENARIO_SEED)
-    return sum(seeded.busiest(plan.experts.groups))
-
-
 def positions_of(plan: StepPlan) -> list[int]:
     """Where the scenario's sequences stand."""
     last = plan.capacity - 2 * WINDOW
@@ -72,7 +67,8 @@ def positions_of(plan: StepPlan) -> list[int]:
 def facts(plan: StepPlan, level: str) -> dict[str, Any]:
     """Facts of a build; bytes and counts are per core and step, of experts as the scenario routes."""
     p, c = plan, plan.config
-    read, written = operand_bytes(p)
+    seeded = routing.uniform(c, p.rows, SCENARIO_SEED)
+    read, written = operand_bytes(p, seeded)
     states = ["recurrent", "conv", "cache", *(["correction"] if p.verify else [])]
     inputs, outputs = [*Operands._fields, *states], ["next_tokens", "logits", "aux", *states]
     vmem = vmem_bytes(p)
@@ -90,7 +86,7 @@ def facts(plan: StepPlan, level: str) -> dict[str, Any]:
         "ring_depth": p.ring_depth,
         "expert_slots": p.slots,
         "phases": list(PHASES),
-        "scenario": scenario(p),
+        "scenario": scenario(p, seeded),
         "operands": [
             {"index": i, "name": tag_of(n), "kind": "input", "read_bytes": read[n], "written_bytes": 0}
             for i, n in enumerate(inputs)
@@ -124,8 +120,8 @@ def tag_of(operand: str) -> str:
     return f"expert_{operand}" if operand in ExpertWeights._fields else operand
 
 
-def operand_bytes(plan: StepPlan) -> tuple[dict[str, int], dict[str, int]]:
-    """HBM bytes a core reads and writes in the scenario, by operand."""
+def operand_bytes(plan: StepPlan, seeded: Routing) -> tuple[dict[str, int], dict[str, int]]:
+    """HBM bytes a core reads and writes in the scenario, by operand; experts as the busiest groups do."""
     p, c = plan, plan.config
     recurrent = c.kda_layers * p.batch * p.kda.heads * c.head_dim**2 * F32_BYTES
     inputs = HISTORY_ROWS if p.verify else (c.conv_taps - 1) * p.batch
@@ -136,7 +132,7 @@ def operand_bytes(plan: StepPlan) -> tuple[dict[str, int], dict[str, int]]:
     correction = c.kda_layers * p.kda.correction_blocks * ROWS * 128 * F32_BYTES
     state = {"recurrent": recurrent, "conv": conv, "correction": correction}
     expert = {name: rows * columns * F32_BYTES for name, (rows, columns) in p.experts.shapes.items()}
-    distinct = expected_distinct(p)
+    distinct = sum(seeded.busiest(p.experts.groups))
     read = p.bytes_per_rank() | state
     read |= {name: distinct * size for name, size in expert.items()}
     read |= {
@@ -153,10 +149,9 @@ def operand_bytes(plan: StepPlan) -> tuple[dict[str, int], dict[str, int]]:
     return read, written
 
 
-def scenario(plan: StepPlan) -> dict[str, Any]:
+def scenario(plan: StepPlan, seeded: Routing) -> dict[str, Any]:
     """Values the bundles do not hold: positions, and experts as on the busiest group of every layer."""
     p = plan
-    seeded = routing.uniform(p.config, p.rows, SCENARIO_SEED)
     positions = positions_of(p)
     return {
         "name": f"position {positions[0]}, routing {seeded.source}, every layer's busiest group on all ranks",

@@ -26,6 +26,7 @@ from megakernels.hooks import phase
 from megakernels.k3 import experts, top_k
 from megakernels.k3.mixer import block_of
 from megakernels.k3.plan import Matrix
+from megakernels.k3.residual import rounded
 from megakernels.k3.situ import situ
 from megakernels.k3.step_plan import HALF, Gated
 from megakernels.k3.step_refs import Core
@@ -69,7 +70,7 @@ def mixture(core: Core, index: Any, slot: Any, stream: Stream) -> Stream:
         stream = moe_in(core, stream, p.latent_tiles, p.router_tiles)
     with phase("top_k"):
         route(core, slot)
-        experts.choose(routed, core.first_expert)
+        experts.choose(routed, experts.first_of_group(p.experts))
         experts.start_loads(routed, index)
     with phase("shared_up"):
         before = p.latent_tiles + p.router_tiles
@@ -208,12 +209,12 @@ def sum_experts(core: Core, slot: Any, shared: Any) -> None:
     total = core.sum(v.experts_sum)
     total.relay("experts_sum")
     total.receive()
-    values = [total.total(part).astype(jnp.bfloat16).astype(jnp.float32) for part in range(len(strips))]
+    values = [rounded(total.total(part)) for part in range(len(strips))]
     squares = sum(jnp.sum(value * value, axis=-1, keepdims=True) for value in values)
     scale = lax.rsqrt(squares * (1.0 / c.latent) + c.norm_eps)
     weight = core.constant("expert_norm", slot)
     for value, columns in zip(values, strips, strict=True):
-        normed = (value * scale).astype(jnp.bfloat16).astype(jnp.float32) * weight[:, columns]
+        normed = rounded(value * scale) * weight[:, columns]
         v.latent[: p.rows, columns] = normed.astype(jnp.bfloat16)
     total.finish()
     shared.relay("shared_sum")
@@ -244,7 +245,7 @@ def receive_output(core: Core, shared: Any) -> None:
         for block in p.hidden.of(member):
             part, first = divmod(block * LANES, p.ffn_part)
             routed = mail[member, block - member * p.hidden.own].astype(jnp.float32)
-            other = sums[part][:, first : first + LANES].astype(jnp.bfloat16).astype(jnp.float32)
+            other = rounded(sums[part][:, first : first + LANES])
             core.residual.add(slice(block * LANES, (block + 1) * LANES), routed + other)
     gather.finish()
     shared.finish()

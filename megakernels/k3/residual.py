@@ -18,7 +18,6 @@ from megakernels.common.gemv import LANES
 from megakernels.k3.plan import ROWS
 
 STRIP = 512  # columns handled at a time, so that values stay in registers
-NO_SCORE = -1e30
 
 
 class ResidualScratch(NamedTuple):

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -254,11 +253,3 @@ class Core:
         hbm = self.hbm
         weights = experts.ExpertWeights(hbm.up, hbm.up_scale, hbm.down, hbm.down_scale)
         return experts.ExpertCore(self.plan.experts, weights, self.vmem.experts)
-
-    @property
-    def first_expert(self) -> Any:
-        """Number in the model of the first expert of this core's group, int32."""
-        p = self.plan
-        if p.experts.groups == 1:
-            return jnp.int32(0)
-        return lax.div(lax.axis_index(AXIS), jnp.int32(p.width_ranks)) * p.experts.experts
