@@ -62,6 +62,8 @@
     const canvas = document.createElement("canvas");
     const tip = document.createElement("div");
     canvas.className = "lanes";
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("aria-label", "Lanes of the step over time; the note below says what is shown");
     tip.className = "lane-tip";
     tip.setAttribute("role", "tooltip");
     tip.hidden = true;
@@ -240,11 +242,14 @@
     place.addEventListener("mousemove", function (event) { say(event.buttons ? null : hit(event.clientX, event.clientY), event); });
     place.addEventListener("mouseleave", function () { tip.hidden = true; });
     place.addEventListener("mousedown", function (event) { pressed = [event.clientX, event.clientY]; tip.hidden = true; }, true);
-    window.addEventListener("mouseup", function (event) {
+    window.addEventListener("mouseup", function released(event) {
+      if (!place.isConnected) {  // another page is shown: what was drawn here is not kept for it
+        window.removeEventListener("mouseup", released, true);
+        return;
+      }
       const still = pressed && Math.hypot(event.clientX - pressed[0], event.clientY - pressed[1]) < 4;
       pressed = null;
-      if (!still || !place.isConnected) return;
-      const found = hit(event.clientX, event.clientY);
+      const found = still && hit(event.clientX, event.clientY);
       if (found) window.dash_clientside.set_props("clicked", { data: { span: found.span, at: Date.now() } });
     }, true);
 

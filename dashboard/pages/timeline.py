@@ -1,5 +1,6 @@
 """The timeline page: lanes, bandwidth and bubbles of one core over one step."""
 
+from contextlib import suppress
 from typing import Any
 
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
@@ -212,29 +213,22 @@ def register(app: Dash, context: Context) -> None:
 
     @app.callback(
         Output("bubbles", "children"),
-        Input("drawn-core", "data"),
-        State("url", "pathname"),
-        prevent_initial_call=True,
-    )
-    def other_core(core: int, pathname: str) -> Any:
-        try:
-            owner, _ = context.of_core(context.loaded(pathname), core)
-        except MegascopeError:
-            return no_update
-        return no_update if owner is None else bubble_section(owner, owner.index(core).core).children
-
-    @app.callback(
         Output("align", "options"),
         Input("drawn-core", "data"),
         State("url", "pathname"),
         prevent_initial_call=True,
     )
-    def known_to_both(core: int, pathname: str) -> Any:
-        try:
+    def follow(core: int, pathname: str) -> tuple[Any, Any]:
+        """Bubbles of the core that is drawn, and where trace and model of it can be aligned."""
+        section: Any = no_update
+        places: Any = no_update
+        with suppress(MegascopeError):
             loaded = context.loaded(pathname)
+            owner, _ = context.of_core(loaded, core)
+            if owner is not None:
+                section = bubble_section(owner, owner.index(core).core).children
             modelled, _ = context.other(loaded, "model")
-        except MegascopeError:
-            return no_update
-        if modelled is None or modelled is loaded:
-            return []
-        return anchors(loaded.index(core), modelled.index(core))
+            places = []
+            if modelled is not None and modelled is not loaded:
+                places = anchors(loaded.index(core), modelled.index(core))
+        return section, places
