@@ -65,21 +65,35 @@ def main() -> None:
     """Run the command; errors the user can cause print one line and set the exit code."""
     try:
         _refuse_empty(sys.argv[1:])
-        build_app()()
+        try:
+            build_app()()
+        finally:
+            sys.stdout.flush()  # so that a full disk or a closed pipe shows here, not after us
     except MegascopeError as error:
         print(f"megascope: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
+        _drop_output()
         sys.exit(0)
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # Typer makes it 1, which says here: a gate failed
+            sys.exit(0)
+        raise
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             _internal(error)
         print(f"megascope: {error.filename or 'output'}: {error.strerror}. Make room first.", file=sys.stderr)
+        _drop_output()
         sys.exit(INPUT)
     except Exception as error:
         _internal(error)
+
+
+def _drop_output() -> None:
+    """What is still buffered goes nowhere: Python would try to write it again, and say so, at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refuse_empty(arguments: list[str]) -> None:

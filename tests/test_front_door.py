@@ -1,5 +1,6 @@
 """The command as a shell sees it: start-up cost, one-line errors, exit codes."""
 
+import os
 import subprocess
 import sys
 import time
@@ -70,7 +71,11 @@ def test_unknown_verb_is_a_usage_error() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full: nothing to fill up")
-def test_no_room_for_the_output_is_no_internal_error() -> None:
+@pytest.mark.parametrize("buffered", [True, False])
+def test_no_room_for_the_output_is_no_internal_error(buffered: bool) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    if not buffered:
+        environment["PYTHONUNBUFFERED"] = "1"
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, str(ROOT / "megascope.py"), "doctor", "--format", "json"],
@@ -78,8 +83,30 @@ def test_no_room_for_the_output_is_no_internal_error() -> None:
             stderr=subprocess.PIPE,
             text=True,
             cwd=ROOT,
+            env=environment,
             check=False,
         )
     assert "internal error" not in done.stderr
+    assert "Exception ignored" not in done.stderr
     assert done.returncode == 3
     assert "No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["--help", "doctor"])
+def test_a_reader_that_left_is_no_fault(verb: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "megascope.py"), verb],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+        check=False,
+    )
+    os.close(writing)
+    assert done.returncode == 0
+    assert "rror" not in done.stderr
+    assert "Exception" not in done.stderr

@@ -346,7 +346,14 @@ class TestCommand:
             "-o",
             str(tmp_path / "out"),
         ]
-        parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        parent = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+            # A shell starts what it runs in the background with interrupts ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+        )
         deadline = time.monotonic() + 60
         while not (marker.exists() and marker.read_text()):
             assert time.monotonic() < deadline
