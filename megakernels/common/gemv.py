@@ -6,8 +6,16 @@ banks of one ring and every copy is a plain linear one (no retiling descriptor).
 
 The MXU is 256 wide, so two column blocks are multiplied at once: laid side by side they are just another
 choice of registers, no data moves.
+
+A product takes a register from each of four places at a time: two column blocks of two pairs, or, of a tile
+with one pair, of its upper and its lower half. VMEM has banks, and gives out only one register of a bank in a
+bundle; laid out plainly, all four would lie in one, and their loads would take longer than the MXUs take the
+weights. So every half of a column block is turned: its register r lies at r + `turn`, its last ones come first,
+and the four places lie in four banks. A 256 x 256 tile then takes 18 bundles instead of 31, compiled for TPU7x
+(tests/megakernels/common/test_banks.py).
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -20,23 +28,77 @@ helper_module(__file__)
 
 LANES = 128
 MXU_COLUMNS = 2 * LANES
+REGISTER_BYTES = 4096
+BANKS = 4  # of VMEM: registers that lie a multiple of so many apart share one
+
+
+def units(block: int, k: int, itemsize: int) -> Iterator[tuple[slice, int]]:
+    """Halves of a column block of a tile: rows, and by how many of them they are turned.
+
+    Args:
+        block: Its number in the tile.
+        k: Rows of the tile.
+        itemsize: Bytes of an element.
+    """
+    rows = REGISTER_BYTES // (LANES * itemsize)
+    registers = k // rows
+    halves = 2 if registers % 2 == 0 else 1
+    size = registers // halves
+    for half in range(halves):
+        before = (block * halves + half) * size
+        turn = (block + 2 * half - before) % BANKS % size
+        yield slice(half * size * rows, (half + 1) * size * rows), turn * rows
+
+
+def put_column_block(stored: np.ndarray, block: int, values: np.ndarray) -> None:
+    """Write one column block in the stored form.
+
+    Args:
+        stored: Its place, `[k, 128]`.
+        block: Its number in the tile.
+        values: `[k, up to 128]`.
+    """
+    k, width = values.shape
+    for unit, turn in units(block, k, values.dtype.itemsize):
+        stored[unit.start + turn : unit.stop, :width] = values[unit.start : unit.stop - turn]
+        stored[unit.start : unit.start + turn, :width] = values[unit.stop - turn : unit.stop]
 
 
 def stack_columns(matrix: np.ndarray) -> np.ndarray:
-    """`[k, n]` to the stored form `[n / 128 * k, 128]`; n a multiple of 128."""
+    """A tile `[k, n]` to the stored form `[n / 128 * k, 128]`; n a multiple of 128."""
     k, n = matrix.shape
-    return np.ascontiguousarray(matrix.reshape(k, n // LANES, LANES).swapaxes(0, 1)).reshape(-1, LANES)
+    stored = np.empty((n // LANES, k, LANES), matrix.dtype)
+    for block in range(n // LANES):
+        put_column_block(stored[block], block, matrix[:, block * LANES : (block + 1) * LANES])
+    return stored.reshape(-1, LANES)
 
 
 def unstack_columns(tile: np.ndarray, k: int) -> np.ndarray:
     """The inverse of `stack_columns`."""
-    return np.ascontiguousarray(tile.reshape(-1, k, LANES).swapaxes(0, 1)).reshape(k, -1)
+    blocks = np.empty_like(tile).reshape(-1, k, LANES)
+    for block, stored in enumerate(tile.reshape(-1, k, LANES)):
+        for unit, turn in units(block, k, tile.dtype.itemsize):
+            blocks[block, unit] = np.roll(stored[unit], -turn, axis=0)
+    return np.ascontiguousarray(blocks.swapaxes(0, 1)).reshape(k, -1)
 
 
-def column_pair(tile: Any, k: int, pair: int) -> jax.Array:
-    """Columns `256 * pair` to `256 * pair + 255` of a stored tile ref, `[k, 256]`."""
-    first = 2 * pair * k
-    return jnp.concatenate([tile[first : first + k], tile[first + k : first + 2 * k]], axis=1)
+def column_block(tile: Any, k: int, block: int, rows: slice) -> jax.Array:
+    """Some rows of a column block of a stored tile ref, `[rows, 128]`."""
+    parts = []
+    for unit, turn in units(block, k, tile.dtype.itemsize):
+        cut, length = unit.stop - turn, unit.stop - unit.start
+        for first, last, moved in ((unit.start, cut, turn), (cut, unit.stop, turn - length)):
+            start, stop = max(first, rows.start), min(last, rows.stop)
+            if start < stop:
+                at = block * k + moved
+                parts.append(tile[at + start : at + stop])
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=0)
+
+
+def column_pair(tile: Any, k: int, pair: int, rows: slice | None = None) -> jax.Array:
+    """Columns `256 * pair` to `256 * pair + 255` of a stored tile ref, `[rows, 256]`; by default all rows."""
+    rows = slice(0, k) if rows is None else rows
+    return jnp.concatenate([column_block(tile, k, 2 * pair + j, rows) for j in range(2)], axis=1)
 
 
 def tile_product(rows: jax.Array, tile: Any, columns: int) -> jax.Array:
@@ -88,12 +150,9 @@ def scaled_tile_product(rows: jax.Array, tile: Any, columns: int, scales: jax.Ar
         both = [jnp.broadcast_to(scales[:, 2 * pair + j : 2 * pair + j + 1], lanes) for j in range(2)]
         by_block = jnp.concatenate(both, axis=1)
         total = jnp.zeros((m, MXU_COLUMNS), jnp.float32)
-        first = 2 * pair * k
         for start in range(0, k, MXU_COLUMNS):
             depth = min(MXU_COLUMNS, k - start)
-            left = tile[first + start : first + start + depth]
-            right = tile[first + k + start : first + k + start + depth]
-            weights = jnp.concatenate([left, right], axis=1)
+            weights = column_pair(tile, k, pair, slice(start, start + depth))
             product = jnp.dot(rows[:, start : start + depth], weights, preferred_element_type=jnp.float32)
             block = start // LANES
             total = total + product[:m] * by_block[block : block + 1]
@@ -106,5 +165,5 @@ def scaled_tile_product(rows: jax.Array, tile: Any, columns: int, scales: jax.Ar
 def tile_product_reference(rows: np.ndarray, tile: np.ndarray, columns: int) -> np.ndarray:
     """What `tile_product` means, float64 inside."""
     k = rows.shape[-1]
-    matrix = unstack_columns(np.asarray(tile[: columns // LANES * k], np.float64), k)
+    matrix = unstack_columns(np.asarray(tile[: columns // LANES * k]), k).astype(np.float64)
     return (np.asarray(rows, np.float64) @ matrix).astype(np.float32)

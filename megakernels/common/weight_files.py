@@ -25,7 +25,8 @@ import numpy as np
 from megakernels.common.safetensors import CheckpointError
 from megakernels.common.tokens import STOP_FILES, TOKENIZER
 
-SCHEMA_VERSION = 1
+# To be raised whenever the files, or the tiles in them (common/gemv.py), lie otherwise.
+SCHEMA_VERSION = 2
 NAME, JOURNAL, PLAN = "weights.json", "journal.jsonl", "plan.json"
 
 _JOURNAL_LOCK = Lock()
@@ -84,6 +85,7 @@ def convert(
     """
     if folder.exists():
         raise CheckpointError(folder, "is there already", "Choose another folder or remove it.")
+    described = {"schema_version": SCHEMA_VERSION, **described}
     partial = folder.with_name(folder.name + ".partial")
     done = _begin(partial, described, files)
     left = [unit for unit in units if unit.name not in done]
@@ -98,7 +100,6 @@ def convert(
             progress(len(done), len(units), unit.name)
     progress(len(units), len(units), "done")
     manifest = {
-        "schema_version": SCHEMA_VERSION,
         **described,
         "files": {
             name: {"shape": list(shape), "dtype": dtype.name, "bytes": math.prod(shape) * dtype.itemsize}
@@ -212,7 +213,8 @@ def read_manifest(folder: Path, kernel: str) -> dict[str, Any]:
         kernel: Whose weights they should be, for the advice.
 
     Raises:
-        CheckpointError: It is no such folder, or its files are not as long as the manifest says.
+        CheckpointError: It is no such folder, one of another version, or its files are not as long as the
+            manifest says.
     """
     path = folder / NAME
     if not path.exists():
@@ -222,6 +224,8 @@ def read_manifest(folder: Path, kernel: str) -> dict[str, Any]:
         files = manifest["files"]
     except (ValueError, KeyError):
         raise CheckpointError(path, "not a manifest of weights", "Make the folder again.") from None
+    if manifest.get("schema_version") != SCHEMA_VERSION:
+        raise CheckpointError(folder, "was made for another version of the kernel", "Make the folder again.")
     for name, about in files.items():
         size = (folder / name).stat().st_size if (folder / name).exists() else None
         if size != about["bytes"]:

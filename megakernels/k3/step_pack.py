@@ -11,7 +11,7 @@ from functools import partial
 import ml_dtypes
 import numpy as np
 
-from megakernels.common.gemv import LANES
+from megakernels.common.gemv import LANES, put_column_block
 from megakernels.k3 import kda_pack, mla_pack
 from megakernels.k3.config import K3Config
 from megakernels.k3.experts_build import pack_expert
@@ -119,8 +119,7 @@ def tiles(matrix: Matrix, rows: np.ndarray) -> np.ndarray:
     # Block by block: transposing in one piece would stride over all of it for every column.
     stored = np.zeros((matrix.n // LANES, matrix.k, LANES), np.uint16)
     for block, first in enumerate(range(0, rows.shape[0], LANES)):
-        part = rows[first : first + LANES]
-        stored[block, :, : part.shape[0]] = part.T
+        put_column_block(stored[block], block % (matrix.columns // LANES), rows[first : first + LANES].T)
     return stored.view(BF16).reshape(matrix.tiles, matrix.rows, LANES)
 
 

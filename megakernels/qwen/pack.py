@@ -10,7 +10,7 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
-from megakernels.common.gemv import LANES
+from megakernels.common.gemv import LANES, put_column_block
 from megakernels.common.rope import rope_table
 from megakernels.qwen.parameters import SCALE_SUFFIX
 from megakernels.qwen.plan import Matrix, Plan
@@ -90,8 +90,7 @@ def tiles(matrix: Matrix, values: np.ndarray) -> np.ndarray:
     raw = values.view({1: np.uint8, 2: np.uint16}[values.dtype.itemsize])
     stored = np.zeros((matrix.n // LANES, matrix.k, LANES), raw.dtype)
     for block, first in enumerate(range(0, raw.shape[1], LANES)):
-        part = raw[:, first : first + LANES]
-        stored[block, :, : part.shape[1]] = part
+        put_column_block(stored[block], block % (matrix.columns // LANES), raw[:, first : first + LANES])
     return stored.view(values.dtype).reshape(matrix.tiles, matrix.rows, LANES)
 
 
