@@ -10,9 +10,9 @@ choice of registers, no data moves.
 A product takes a register from each of four places at a time: two column blocks of two pairs, or, of a tile
 with one pair, of its upper and its lower half. VMEM has banks, and gives out only one register of a bank in a
 bundle; laid out plainly, all four would lie in one, and their loads would take longer than the MXUs take the
-weights. So every half of a column block is turned: its register r lies at r + `turn`, its last ones come first,
-and the four places lie in four banks. A 256 x 256 tile then takes 18 bundles instead of 31, compiled for TPU7x
-(tests/megakernels/common/test_banks.py).
+weights. So every half of a column block is turned: its register r lies at r + `turn`, its last ones come
+first, and the four places lie in four banks. A 256 x 256 tile then takes 18 bundles instead of 31, as
+compiled for TPU7x (tests/megakernels/common/test_banks.py).
 """
 
 from collections.abc import Iterator

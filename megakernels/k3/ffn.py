@@ -33,8 +33,8 @@ from megakernels.k3.step_refs import Core
 from megakernels.k3.stream import Stream
 
 
-def dense_ffn(core: Core, stream: Stream) -> Stream:
-    """`prefix += down(situ(gate(x), up(x)))` of the rows in `normed`."""
+def dense_ffn(core: Core, stream: Stream, meanwhile: Callable[[], None]) -> Stream:
+    """`prefix += down(situ(gate(x), up(x)))` of the rows in `normed`; `meanwhile` is done in a wait."""
     p, v = core.plan, core.vmem
     total = core.sum(v.ffn_sum)
     with phase("dense_up"):
@@ -45,6 +45,7 @@ def dense_ffn(core: Core, stream: Stream) -> Stream:
         total.send("dense_share")
     with phase("dense_sum"):
         total.relay("dense_sum")
+        meanwhile()
         total.receive()
         for part in range(p.config.hidden // p.ffn_part):
             core.residual.add(slice(part * p.ffn_part, (part + 1) * p.ffn_part), total.total(part))
@@ -52,7 +53,7 @@ def dense_ffn(core: Core, stream: Stream) -> Stream:
     return stream
 
 
-def mixture(core: Core, index: Any, slot: Any, stream: Stream) -> Stream:
+def mixture(core: Core, index: Any, slot: Any, stream: Stream, meanwhile: Callable[[], None]) -> Stream:
     """`prefix += routed experts + shared expert` of the rows in `normed`.
 
     Args:
@@ -60,6 +61,7 @@ def mixture(core: Core, index: Any, slot: Any, stream: Stream) -> Stream:
         index: Number of the MoE layer, int32.
         slot: Where the layer's constants are.
         stream: Where the weights are.
+        meanwhile: Done while the output is waited for.
     """
     p, v = core.plan, core.vmem
     routed = core.experts
@@ -92,6 +94,7 @@ def mixture(core: Core, index: Any, slot: Any, stream: Stream) -> Stream:
     with phase("latent_up"):
         stream = send_output(core, stream)
     with phase("output_gather"):
+        meanwhile()
         receive_output(core, shared)
     return stream
 

@@ -3,18 +3,15 @@
 The MXU has no 4-bit type, and scales of groups of 32 along k cannot be taken into float8 weights without
 rounding. Both are avoided, at the cost of a few vector operations and rows the MXU has to spare:
 
-* E2M1 fits into E4M3: two exponent bits and one mantissa bit go to the lowest exponent bits and the highest
-  mantissa bit, the sign stays. Every value, the subnormal 0.5 included, comes out 2^-6 times itself; the
-  factor 2^6 goes into the scales. A byte of E4M3 so uses 4 of its 8 bits (`CODE`), and a word of 8 nibbles is
-  packed such that one mask gives four weights, two shifts, an exclusive or and a mask the other four.
+* Every value of E2M1 is one of E4M3, and TPU7x converts registers of one to the other: four operations for
+  1,024 words of 8 nibbles, as published.
 * The MXU is 256 deep: 8 groups, whose sums must stay apart until they are scaled. So a row stands in 8 rows
   of the left operand, in each with one group and zeros elsewhere. The product's 8 sublanes are the group
   sums; times the scales of the block, added over blocks, and last over sublanes, they are the result.
 
 Stored form of a matrix `[k, n]` (packed at load time, as many bits as published):
 
-    weights  int32 [k / 8, n]: 32 words for each block of 256 rows; word w holds rows 4 w .. 4 w + 3 of the
-             block's first half, byte by byte, in the bits of `CODE`, and with the others of the second half
+    weights  int32 [k / 8, n]: word w holds rows 8 w .. 8 w + 7, the first in the lowest bits
     scales   int32 [ceil(k / 1024) * 8, n]: byte b of word 8 q + g is group g of block 4 q + b
 """
 
@@ -30,15 +27,14 @@ from jax.experimental.pallas import tpu as pltpu
 from megakernels.common.gemv import LANES
 from megakernels.hooks import helper_module
 from megakernels.k3.config import MXFP4_GROUP
+from megakernels.k3.mxfp4 import LARGEST_SCALE, SMALLEST_SCALE
 
 helper_module(__file__)
 
 BLOCK = 256  # rows of a matrix that the MXU adds up
 GROUPS = BLOCK // MXFP4_GROUP
-WORDS = BLOCK // 8  # rows of 32-bit words that hold a block
-EXPONENT_SHIFT = 6  # E2M1 read as E4M3 is 2^-6 times itself
-CODE = 0x9C  # bits of an E4M3 byte that hold a nibble: sign, two of the exponent, one of the mantissa
-SMALLEST_SCALE, LARGEST_SCALE = 1, 254 - EXPONENT_SHIFT
+NIBBLES = 8  # in a word
+WORDS = BLOCK // NIBBLES  # rows of 32-bit words that hold a block
 F32_MANTISSA_BITS = 23
 
 
@@ -51,19 +47,11 @@ def pack_weights(nibbles: np.ndarray) -> np.ndarray:
     k, n = nibbles.shape
     if k % BLOCK:
         raise ValueError(f"a matrix of {k} rows does not split into blocks of {BLOCK}")
-    halves = nibbles.reshape(k // BLOCK, 2, WORDS, 4, n).astype(np.uint32)
-    codes = (halves & 8) << 4 | (halves & 7) << 2
-    words = np.zeros((k // BLOCK, WORDS, n), np.uint32)
-    for j in (3, 2, 1, 0):
-        first, second = codes[:, 0, :, j], codes[:, 1, :, j]
-        # The free bits 6, 5, 1, 0 are such that `second` = (word << 2) ^ (word >> 2) in the bits of CODE.
-        above = words >> np.uint32(8 * j + 9) & 1 if j < 3 else np.uint32(0)
-        bit5 = second >> 7 ^ above
-        bit1 = second >> 3 & 1 ^ bit5
-        bit6 = (second >> 4 ^ first >> 2) & 1
-        bit0 = (second >> 2 ^ first >> 4) & 1
-        words |= (first | bit6 << 6 | bit5 << 5 | bit1 << 1 | bit0) << np.uint32(8 * j)
-    return words.reshape(k // 8, n).view(np.int32)
+    rows = nibbles.reshape(-1, NIBBLES, n)
+    words = rows[:, 0].astype(np.uint32)
+    for place in range(1, NIBBLES):
+        words |= rows[:, place].astype(np.uint32) << np.uint32(4 * place)
+    return words.view(np.int32)
 
 
 def scale_words(k: int) -> int:
@@ -72,10 +60,10 @@ def scale_words(k: int) -> int:
 
 
 def pack_scales(scale: np.ndarray) -> np.ndarray:
-    """Scale bytes uint8 `[k / 32, n]` to words int32 `[scale_words(k), n]`, 2^6 taken in.
+    """Scale bytes uint8 `[k / 32, n]` to words int32 `[scale_words(k), n]`.
 
     Raises:
-        ValueError: A scale is so small or large that a scaled weight would leave float32's normal range.
+        ValueError: A weight times its scale would leave float32's normal range.
     """
     if scale.min() < SMALLEST_SCALE or scale.max() > LARGEST_SCALE:
         raise ValueError(
@@ -85,19 +73,15 @@ def pack_scales(scale: np.ndarray) -> np.ndarray:
     groups, n = scale.shape
     rows = scale_words(groups * MXFP4_GROUP)
     padded = np.zeros((rows * 4, n), np.uint32)
-    padded[:groups] = scale.astype(np.uint32) + EXPONENT_SHIFT
+    padded[:groups] = scale
     by_block = padded.reshape(rows // GROUPS, 4, GROUPS, n)
     words = sum(by_block[:, b] << np.uint32(8 * b) for b in range(4))
     return np.asarray(words, np.uint32).reshape(rows, n).view(np.int32)
 
 
 def as_float8(words: jax.Array) -> jax.Array:
-    """Words int32 `[32, n]` of a block to its weights, 2^-6 times themselves: float8_e4m3fn `[256, n]`."""
-    code = jnp.int32(CODE * 0x01010101 - (1 << 32))
-    first = words & code
-    second = (words << 2 ^ lax.shift_right_logical(words, 2)) & code
-    halves = [pltpu.bitcast(half, jnp.float8_e4m3fn) for half in (first, second)]
-    return jnp.concatenate(halves, axis=0)
+    """Words int32 `[32, n]` of a block to its weights, float8_e4m3fn `[256, n]`."""
+    return pltpu.bitcast(words, jnp.float4_e2m1fn).astype(jnp.float8_e4m3fn)
 
 
 def block_scales(words: jax.Array, place: int) -> jax.Array:

@@ -128,6 +128,7 @@ def enter(core: Core) -> Stream:
             for i in range(p.embedding_rows):
                 columns = slice(i * width, (i + 1) * width)
                 v.residual.prefix[row : row + 1, columns] = embedded[i : i + 1]
+        begin_attention(core, jnp.int32(0))
         EntryBarrier(AXIS, p.cores).wait()
     return stream
 
@@ -139,6 +140,14 @@ def constants_copy(core: Core, index: Any) -> Any:
     return pltpu.make_async_copy(core.hbm.constants.at[index], v.constants.at[slot], v.constants_in.at[slot])
 
 
+def begin_attention(core: Core, index: Any) -> None:
+    """Begin the mixture before layer `index`, the final one after the last: its prefix is not known yet."""
+    block = core.plan.config.residual_block
+    constants_copy(core, index).wait()
+    score_weight = core.constant("attn_score", lax.rem(index, jnp.int32(2)))
+    core.residual.begin_mix(lax.div(index + (block - 1), jnp.int32(block)), score_weight)
+
+
 def load_constants(core: Core, index: Any) -> None:
     """Request the small vectors of layer `index`; those after the last layer's are the final norm's."""
     tag(constants_copy(core, index), "constants").start()
@@ -148,17 +157,15 @@ def one_layer(core: Core, index: Any, stream: Stream) -> Stream:
     """Mix the residuals, `prefix += mixer`, mix again, `prefix += ffn`."""
     p, c, v = core.plan, core.plan.config, core.vmem
     slot = lax.rem(index, jnp.int32(2))
-    snapshots = lax.div(index + (c.residual_block - 1), jnp.int32(c.residual_block))
     mla_index = mla_before(p, index)
     kda_index = index - mla_index
     here = is_mla(p, index)
     turn = lax.rem(jnp.where(here, mla_index, kda_index), jnp.int32(2))
     with layer(index):
         with phase("attention_residual"):
-            constants_copy(core, index).wait()
             load_constants(core, index + 1)
             write_aux(core, index)
-            squares = core.residual.mix(snapshots, core.constant("attn_score", slot))
+            squares = core.residual.mix(core.constant("attn_score", slot))
             core.residual.normed(squares, core.constant("input_norm", slot), v.rows.at[turn])
             take_snapshot(core, index)
         stream = lax.cond(
@@ -167,15 +174,18 @@ def one_layer(core: Core, index: Any, stream: Stream) -> Stream:
             lambda stream: run_mixer(core.kda, kda.kda_mixer(), kda_index, turn, stream),
             stream,
         )
-        stream = out_proj(core, stream)
+        stream = out_proj(core, index, stream)
         with phase("ffn_residual"):
-            taken = lax.div(index, jnp.int32(c.residual_block)) + 1
-            squares = core.residual.mix(taken, core.constant("ffn_score", slot))
+            squares = core.residual.mix(core.constant("ffn_score", slot))
             core.residual.normed(squares, core.constant("post_norm", slot), v.normed)
+
+        def meanwhile() -> None:
+            begin_attention(core, index + 1)
+
         return lax.cond(
             index < c.dense_layers,
-            lambda stream: dense_ffn(core, stream),
-            lambda stream: mixture(core, index - c.dense_layers, slot, stream),
+            lambda stream: dense_ffn(core, stream, meanwhile),
+            lambda stream: mixture(core, index - c.dense_layers, slot, stream, meanwhile),
             stream,
         )
 
@@ -186,16 +196,18 @@ def run_mixer(part: mixer.Core, mixers: mixer.Mixer, index: Any, turn: Any, stre
     return mixers.run(part, index, turn, stream)
 
 
-def out_proj(core: Core, stream: Stream) -> Stream:
-    """`prefix += mixed @ mixer_out`, summed over the cores."""
+def out_proj(core: Core, index: Any, stream: Stream) -> Stream:
+    """`prefix += mixed @ mixer_out`, summed over the cores; the mixture before the FFN is begun meanwhile."""
     p, v = core.plan, core.vmem
-    matrix = p.kda.mixer_out
+    matrix, slot = p.kda.mixer_out, lax.rem(index, jnp.int32(2))
+    taken = lax.div(index, jnp.int32(p.config.residual_block)) + 1
     total = core.sum(v.mixer_sum)
     with phase("out_proj"):
         stream = core.weights.multiply(stream, matrix, lambda: v.mixed[...], total.post)
         total.send("mixer_share")
     with phase("mixer_sum"):
         total.relay("mixer_sum")
+        core.residual.begin_mix(taken, core.constant("ffn_score", slot))
         total.receive()
         for part in range(matrix.tiles):
             columns = slice(part * matrix.columns, (part + 1) * matrix.columns)
@@ -231,9 +243,8 @@ def final_norm(core: Core) -> None:
     """`normed` = the norm of the final mixture."""
     c = core.plan.config
     with phase("final_norm"):
-        constants_copy(core, jnp.int32(c.layers)).wait()
         slot = c.layers % 2
-        squares = core.residual.mix(c.snapshots, core.constant("attn_score", slot))
+        squares = core.residual.mix(core.constant("attn_score", slot))
         core.residual.normed(squares, core.constant("input_norm", slot), core.vmem.normed)
 
 

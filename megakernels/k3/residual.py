@@ -4,6 +4,7 @@
 
 Rows are the snapshots taken so far and the prefix. All ranks hold all of them, in float32 with values that
 bfloat16 holds, and compute the same bits. A snapshot's norm is the same in every layer and kept beside it.
+The snapshots are mixed before the prefix is known, while what changes it is on its way (`begin_mix`).
 """
 
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from jax.experimental.pallas import tpu as pltpu
 from megakernels.common.gemv import LANES
 from megakernels.k3.plan import ROWS
 
+NO_SCORE = -1e30  # below any score
 STRIP = 512  # columns handled at a time, so that values stay in registers
 
 
@@ -27,7 +29,9 @@ class ResidualScratch(NamedTuple):
     mixed: Any  # [8, hidden]
     snapshots: Any  # [snapshots, 8, hidden]
     scales: Any  # [snapshots, 8, 128]: 1 / root mean square of a snapshot's rows, along lanes
-    scores: Any  # [snapshots + 1, 8, 128]: the prefix first, then the snapshots
+    scores: Any  # [snapshots, 8, 128]
+    highest: Any  # [8, 128]: of the scores
+    total: Any  # [8, 128]: of the snapshots' shares, not yet divided
 
 
 def residual_scratch(snapshots: int, hidden: int) -> ResidualScratch:
@@ -42,7 +46,9 @@ def residual_scratch(snapshots: int, hidden: int) -> ResidualScratch:
         mixed=vmem(*rows),
         snapshots=vmem(snapshots, *rows),
         scales=vmem(snapshots, ROWS, LANES),
-        scores=vmem(snapshots + 1, ROWS, LANES),
+        scores=vmem(snapshots, ROWS, LANES),
+        highest=vmem(ROWS, LANES),
+        total=vmem(ROWS, LANES),
     )
 
 
@@ -90,45 +96,47 @@ class Residual:
         live = slice(values.shape[0])
         prefix[live, columns] = rounded(prefix[live, columns] + rounded(values))
 
-    def mix(self, snapshots: Any, score_weight: Any) -> jax.Array:
-        """`mixed` = the mixture of the prefix and the first `snapshots` snapshots, rounded.
+    def begin_mix(self, snapshots: Any, score_weight: Any) -> None:
+        """Mix the first `snapshots` snapshots, for `mix` to add the prefix.
 
         Args:
             snapshots: How many there are, int32.
             score_weight: Ref f32 `[1, hidden]`.
+        """
+        s = self.scratch
+
+        def score(number: Any, highest: jax.Array) -> jax.Array:
+            (dots,) = self._sums(s.snapshots.at[number], [score_weight])
+            value = along_lanes(jnp.sum(dots, -1, keepdims=True)) * s.scales[number]
+            s.scores[number] = value
+            return jnp.maximum(highest, value)
+
+        def take(number: Any, total: jax.Array) -> jax.Array:
+            weight = jnp.exp(s.scores[number] - s.highest[...])
+            for columns in self.strips():
+                s.mixed[:, columns] += weight[:, :1] * s.snapshots[number, :, columns]
+            return total + weight
+
+        s.mixed[...] = jnp.zeros_like(s.mixed)
+        s.highest[...] = lax.fori_loop(0, snapshots, score, jnp.full_like(s.highest, NO_SCORE))
+        s.total[...] = lax.fori_loop(0, snapshots, take, jnp.zeros_like(s.total))
+
+    def mix(self, score_weight: Any) -> jax.Array:
+        """`mixed` = the mixture of the prefix and what `begin_mix` mixed with the same weight, rounded.
 
         Returns:
             Sums of squares of the mixture's rows, f32 `[8, 1]`.
         """
         s = self.scratch
         squares, dots = self._sums(s.prefix, [s.prefix, score_weight])
-        s.scores[0] = along_lanes(jnp.sum(dots, -1, keepdims=True)) * self._inverse_root(squares)
-
-        def score(number: Any, highest: jax.Array) -> jax.Array:
-            (dots,) = self._sums(s.snapshots.at[number], [score_weight])
-            value = along_lanes(jnp.sum(dots, -1, keepdims=True)) * s.scales[number]
-            s.scores[1 + number] = value
-            return jnp.maximum(highest, value)
-
-        highest = lax.fori_loop(0, snapshots, score, s.scores[0])
-        return self._blend(snapshots, highest)
-
-    def _blend(self, snapshots: Any, highest: jax.Array) -> jax.Array:
-        s = self.scratch
-        weight = jnp.exp(s.scores[0] - highest)
-        for columns in self.strips():
-            s.mixed[:, columns] = weight[:, :1] * s.prefix[:, columns]
-
-        def take(number: Any, total: jax.Array) -> jax.Array:
-            weight = jnp.exp(s.scores[1 + number] - highest)
-            for columns in self.strips():
-                s.mixed[:, columns] += weight[:, :1] * s.snapshots[number, :, columns]
-            return total + weight
-
-        share = 1.0 / lax.fori_loop(0, snapshots, take, weight)
+        score = along_lanes(jnp.sum(dots, -1, keepdims=True)) * self._inverse_root(squares)
+        highest = jnp.maximum(score, s.highest[...])
+        own, others = jnp.exp(score - highest), jnp.exp(s.highest[...] - highest)
+        share = 1.0 / (own + others * s.total[...])
+        own, others = (own * share)[:, :1], (others * share)[:, :1]
         squares = jnp.zeros((ROWS, LANES), jnp.float32)
         for columns in self.strips():
-            value = rounded(s.mixed[:, columns] * share[:, :1])
+            value = rounded(own * s.prefix[:, columns] + others * s.mixed[:, columns])
             s.mixed[:, columns] = value
             squares = squares + fold_lanes(value * value)
         return jnp.sum(squares, -1, keepdims=True)
