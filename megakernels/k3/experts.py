@@ -10,8 +10,7 @@ for all its pairs.
 
 The latent goes in and partial sums of the latent come out. A layer calls, in this order,
 
-    choose       as soon as the routing weights are in `vmem.routing`
-    start_loads  right after it: the first experts are on their way
+    choose       as soon as the routing weights are in `vmem.routing`: the first experts are on their way
     spread_rows  when the latent is there
     run          leaves the sums in `vmem.total`
 
@@ -194,11 +193,12 @@ def first_of_group(plan: ExpertPlan) -> jax.Array:
     return lax.axis_index(AXIS) // plan.width_ranks * plan.experts
 
 
-def choose(core: ExpertCore, first: Any) -> jax.Array:
-    """List the pairs of the experts `first` to `first + experts - 1`; how many there are, int32.
+def choose(core: ExpertCore, index: Any, first: Any) -> None:
+    """List the pairs of the experts `first` to `first + experts - 1`; request the first experts of them.
 
     Args:
-        core: The core; reads `vmem.routing`.
+        core: The core; reads `vmem.routing`, of which only where it is above 0.
+        index: int32, number of the layer.
         first: int32, number in the model of the rank's first expert.
     """
     p, v = core.plan, core.vmem
@@ -214,14 +214,15 @@ def choose(core: ExpertCore, first: Any) -> jax.Array:
         following = next_pair(v.keys[...], key.astype(jnp.float32)).astype(jnp.int32)
         v.pairs[at] = following
         # An expert met before takes its own place in the list again.
-        last = last + (following >> ROW_BITS != key >> ROW_BITS).astype(jnp.int32)
+        new = following >> ROW_BITS != key >> ROW_BITS
+        last = last + new.astype(jnp.int32)
         v.experts[last] = following >> ROW_BITS
+        pl.when(new & (last < p.slots))(lambda: load(core, index, last, last))
         return following, last
 
     _, last = lax.fori_loop(0, count, put, (jnp.int32(-1), jnp.int32(-1)))
     v.pairs[count] = -1  # of another expert than the last
     v.counts[0], v.counts[1] = count, last + 1
-    return count
 
 
 def pair_count(keys: jax.Array) -> jax.Array:
@@ -232,12 +233,6 @@ def pair_count(keys: jax.Array) -> jax.Array:
 def next_pair(keys: jax.Array, before: jax.Array) -> jax.Array:
     """The smallest key above `before`, float32: a vector-to-scalar value that data decides."""
     return decided(jnp.min(jnp.where(keys > before, keys, NOBODY)))
-
-
-def start_loads(core: ExpertCore, index: Any) -> None:
-    """Request the first experts of layer `index`, one for each slot."""
-    for slot in range(core.plan.slots):
-        pl.when(slot < core.vmem.counts[1])(lambda slot=slot: load(core, index, slot, slot))
 
 
 def load(core: ExpertCore, index: Any, number: Any, slot: Any) -> None:

@@ -21,7 +21,6 @@ from megakernels.k3.experts import (
     run,
     spread_rows,
     staging,
-    start_loads,
 )
 from megakernels.k3.plan import ROWS
 
@@ -130,8 +129,7 @@ def one_layer(core: StackCore, index: jax.Array) -> None:
 
             v.experts.routing[...] = v.routing[turn]
         with phase("choose"):
-            choose(experts, first_of_group(p))
-            start_loads(experts, index)
+            choose(experts, index, first_of_group(p))
             spread_rows(experts, v.rows.at[turn])
         with phase("experts"):
             run(experts, index)

@@ -72,8 +72,8 @@ def mixture(core: Core, index: Any, slot: Any, stream: Stream, meanwhile: Callab
         stream = moe_in(core, stream, p.latent_tiles, p.router_tiles)
     with phase("top_k"):
         route(core, slot)
-        experts.choose(routed, experts.first_of_group(p.experts))
-        experts.start_loads(routed, index)
+        experts.choose(routed, index, experts.first_of_group(p.experts))
+        normalize(core)
     with phase("shared_up"):
         before = p.latent_tiles + p.router_tiles
         stream = moe_in(core, stream, before, p.moe_in.tiles - before)
@@ -177,7 +177,7 @@ def receive_latent(core: Core) -> None:
 
 
 def route(core: Core, slot: Any) -> None:
-    """The routing weights of all experts, from the router's columns."""
+    """The scores of the chosen experts, 0 for the others, from the router's columns."""
     p, v = core.plan, core.vmem
     bias = core.constant("router_bias", slot)
     scores, keys = [], []
@@ -186,9 +186,14 @@ def route(core: Core, slot: Any) -> None:
         score = jax.nn.sigmoid(wide_block(core, p.latent.own + block))
         scores.append(score)
         keys.append(score + bias[:, columns])
-    weights = top_k.weights(scores, keys, p.config.active_experts)
-    for block, weight in enumerate(weights):
-        v.experts.routing[:, block * LANES : (block + 1) * LANES] = weight
+    for block, score in enumerate(top_k.chosen(scores, keys, p.config.active_experts)):
+        v.experts.routing[:, block * LANES : (block + 1) * LANES] = score
+
+
+def normalize(core: Core) -> None:
+    """Routing weights from the scores of the chosen experts: they add up to 1."""
+    routing = core.vmem.experts.routing
+    routing[...] = routing[...] / (jnp.sum(routing[...], axis=-1, keepdims=True) + 1e-20)
 
 
 def latent_strips(core: Core) -> list[slice]:

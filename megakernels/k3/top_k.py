@@ -1,4 +1,4 @@
-"""The router's choice: the best experts of each row, as a weight for every expert, 0 for the others."""
+"""The router's choice: the scores of the best experts of each row, 0 for the others."""
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,8 @@ TAKEN = 2 * NO_EXPERT  # below every key, that of an expert that does not exist 
 NOWHERE = 1e9  # above every expert's number
 
 
-def weights(scores: list[jax.Array], keys: list[jax.Array], active: int) -> list[jax.Array]:
-    """Scores of the `active` experts with the highest keys, made to add up to 1.
+def chosen(scores: list[jax.Array], keys: list[jax.Array], active: int) -> list[jax.Array]:
+    """Scores of the `active` experts with the highest keys, 0 for the others.
 
     Of equal keys the expert with the lower number comes first.
 
@@ -34,9 +34,7 @@ def weights(scores: list[jax.Array], keys: list[jax.Array], active: int) -> list
         return [jnp.where(n == taken, TAKEN, key) for key, n in zip(left, numbers, strict=True)]
 
     left = lax.fori_loop(0, active, take, keys)
-    chosen = [jnp.where(key == TAKEN, score, 0.0) for key, score in zip(left, scores, strict=True)]
-    total = along_lanes(tree(jnp.add, chosen), jnp.sum) + 1e-20
-    return [score / total for score in chosen]
+    return [jnp.where(key == TAKEN, score, 0.0) for key, score in zip(left, scores, strict=True)]
 
 
 def tree(combine: object, values: list[jax.Array]) -> jax.Array:
