@@ -344,17 +344,17 @@ def multiply(core: ExpertCore, begins: Any, slot: Any, keys: list[Any]) -> None:
     await_part(core, begins, slot, 1)
     products += [gate_up(core, slot, spread, turn) for turn in range(p.early_turns, p.turns)]
     inner = [[activated(core, own) for own in by_row(product)] for product in products]
-    shares: list[jax.Array] = []
+    weights = []
+    for key in keys:
+        own = jnp.where(v.keys[...] == key.astype(jnp.float32), v.routing[...], 0.0)
+        weights.append(jnp.sum(own, axis=(0, 1), keepdims=True))
     for block in range(p.width // fp4.BLOCK):
         halves = zip(*inner[2 * block : 2 * block + 2], strict=True)
         lines = jnp.concatenate([jnp.concatenate(both, axis=1) for both in halves], axis=0)
         parts = down(core, slot, fp4.spread_groups(lines), block)
-        shares = [s + part for s, part in zip(shares, parts, strict=True)] if shares else parts
-    for place, (key, row) in enumerate(zip(keys, rows, strict=True)):
-        own = jnp.where(v.keys[...] == key.astype(jnp.float32), v.routing[...], 0.0)
-        weight = jnp.sum(own, axis=(0, 1), keepdims=True)
-        for columns, share in zip(column_tiles(p.config.latent), shares, strict=True):
-            v.sums[row, :, columns] += weight * by_row(share)[place]
+        for columns, part in zip(column_tiles(p.config.latent), parts, strict=True):
+            for row, weight, share in zip(rows, weights, by_row(part), strict=True):
+                v.sums[row, :, columns] += weight * share
 
 
 def by_row(sums: jax.Array) -> list[jax.Array]:
