@@ -50,26 +50,27 @@ def units(block: int, k: int, itemsize: int) -> Iterator[tuple[slice, int]]:
         yield slice(half * size * rows, (half + 1) * size * rows), turn * rows
 
 
-def put_column_block(stored: np.ndarray, block: int, values: np.ndarray) -> None:
+def put_column_block(stored: np.ndarray, block: int, values: np.ndarray, itemsize: int | None = None) -> None:
     """Write one column block in the stored form.
 
     Args:
         stored: Its place, `[k, 128]`.
         block: Its number in the tile.
         values: `[k, up to 128]`.
+        itemsize: Bytes of an element in the kernel, where `values` have another.
     """
     k, width = values.shape
-    for unit, turn in units(block, k, values.dtype.itemsize):
+    for unit, turn in units(block, k, itemsize or values.dtype.itemsize):
         stored[unit.start + turn : unit.stop, :width] = values[unit.start : unit.stop - turn]
         stored[unit.start : unit.start + turn, :width] = values[unit.stop - turn : unit.stop]
 
 
-def stack_columns(matrix: np.ndarray) -> np.ndarray:
-    """A tile `[k, n]` to the stored form `[n / 128 * k, 128]`; n a multiple of 128."""
+def stack_columns(matrix: np.ndarray, itemsize: int | None = None) -> np.ndarray:
+    """A tile `[k, n]` to the stored form `[n / 128 * k, 128]`; n a multiple of 128, itemsize as above."""
     k, n = matrix.shape
     stored = np.empty((n // LANES, k, LANES), matrix.dtype)
     for block in range(n // LANES):
-        put_column_block(stored[block], block, matrix[:, block * LANES : (block + 1) * LANES])
+        put_column_block(stored[block], block, matrix[:, block * LANES : (block + 1) * LANES], itemsize)
     return stored.reshape(-1, LANES)
 
 

@@ -108,12 +108,13 @@ def build_plan(plan: StepPlan, *, level: Level = "regions", interpret: Any = Fal
     """The kernel of a plan.
 
     Raises:
-        ValueError: The ring is too shallow: nothing is requested while the tiles of moe_in are used.
+        ValueError: The ring is too shallow: some tiles are used while none is requested.
     """
-    if plan.ring_depth <= plan.moe_in.tiles:
+    held = plan.moe_in.tiles + plan.shared_out.tiles
+    if plan.ring_depth <= held:
         raise ValueError(
-            f"a ring of {plan.ring_depth} banks is too shallow: it must hold {plan.moe_in.tiles} tiles of "
-            "moe_in, while none is requested, and one more"
+            f"a ring of {plan.ring_depth} banks is too shallow: it must hold {held} tiles of moe_in and "
+            "shared_out, while none is requested, and one more"
         )
     everywhere, split = PartitionSpec(), PartitionSpec(AXIS)
     state = [s for s in state_shapes(plan) if s is not None]

@@ -4,9 +4,8 @@ A mixture, as one core sees it; what the ranks tell one another stands on the ri
 
     own latent columns = x moe_in            ->  latent gather, within the host
     router = x moe_in; the best experts; their weights requested
-    shared expert, up
+    shared expert                            ->  its sum over all ranks, which nobody waits for until the end
     routed experts, from the latent          ->  sum over all ranks
-    shared expert, down                      ->  its sum over all ranks, which nobody waits for until the end
     norm; own output columns = y latent_up   ->  output gather, within the host
 
 The router stands on every rank: the experts' weights are on their way while the latent is gathered. Until
@@ -78,17 +77,17 @@ def mixture(core: Core, index: Any, slot: Any, stream: Stream, meanwhile: Callab
         before = p.latent_tiles + p.router_tiles
         stream = moe_in(core, stream, before, p.moe_in.tiles - before)
         activate(core, p.shared, p.latent.own + p.router_blocks)
+    shared = core.sum(v.ffn_sum)
+    with phase("shared_down"):
+        stream = share_down(core, stream, p.shared_out, p.shared, refill=False)
+        shared.send("shared_share")
     with phase("moe_latent_gather"):
         receive_latent(core)
         experts.spread_rows(routed, v.latent)
     with phase("experts"):
         experts.run(routed, index)
         send_experts(core)
-        stream = core.weights.refill(stream, p.moe_in, p.moe_in.tiles)
-    shared = core.sum(v.ffn_sum)
-    with phase("shared_down"):
-        stream = share_down(core, stream, p.shared_out, p.shared)
-        shared.send("shared_share")
+        stream = core.weights.refill(stream, p.moe_in, p.moe_in.tiles + p.shared_out.tiles)
     with phase("experts_sum"):
         sum_experts(core, slot, shared)
     with phase("latent_up"):
@@ -141,7 +140,7 @@ def activate(core: Core, gated: Gated, first: int) -> None:
         v.activated[:, gated.pairs * LANES : gated.inner] = value.astype(jnp.bfloat16)
 
 
-def share_down(core: Core, stream: Stream, matrix: Matrix, gated: Gated) -> Stream:
+def share_down(core: Core, stream: Stream, matrix: Matrix, gated: Gated, *, refill: bool = True) -> Stream:
     """This core's share of an FFN's output: `activated @ matrix`, into the sum of shares."""
     v, part = core.vmem, core.plan.ffn_part
     total = core.sum(v.ffn_sum)
@@ -151,7 +150,8 @@ def share_down(core: Core, stream: Stream, matrix: Matrix, gated: Gated) -> Stre
         for i in range(parts):
             total.post(number * parts + i, product[:, i * part : (i + 1) * part])
 
-    return core.weights.multiply(stream, matrix, lambda: v.activated[:, : gated.inner], post)
+    rows = v.activated
+    return core.weights.multiply(stream, matrix, lambda: rows[:, : gated.inner], post, refill=refill)
 
 
 def send_latent(core: Core) -> None:

@@ -200,8 +200,9 @@ def _plan(request: Request, config: K3Config, layout: Mapping[str, int], on_tpu:
     sizes: dict[str, Any] = {"batch": request.batch, "capacity": capacity, "cache_tile": tile, **layout}
     plan = StepPlan(config, **sizes)
     if not on_tpu:
-        # The tiles of moe_in are used up before those that take their place are requested.
-        return dataclasses.replace(plan, ring_depth=plan.moe_in.tiles + INTERPRETED_RING)
+        # These tiles are used up before those that take their place are requested.
+        held = plan.moe_in.tiles + plan.shared_out.tiles
+        return dataclasses.replace(plan, ring_depth=held + INTERPRETED_RING)
     # One ring depth for both forms of the kernel, that of the one with less room.
     verify = with_ring_that_fits(dataclasses.replace(plan, batch=1, verify=True))
     decode = with_ring_that_fits(plan)

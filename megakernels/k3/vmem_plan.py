@@ -62,7 +62,7 @@ def uses(plan: StepPlan) -> Iterator[Use]:
         yield from _tiles(p.kda.mixer_out, layer, ["out_proj"])
         if c.is_moe(layer):
             yield from _tiles(p.moe_in, layer, moe_phases, deferred=True)
-            yield from _tiles(p.shared_out, layer, ["shared_down"])
+            yield from _tiles(p.shared_out, layer, ["shared_down"], deferred=True)
             yield from _tiles(p.latent_up, layer, ["latent_up"])
         else:
             yield from _tiles(p.dense_in, layer, ["dense_up"])

@@ -29,7 +29,7 @@ EMBEDDING_ROWS = 8192  # rows of a unit of the embedding
 # Fields of a plan that decide how weights lie.
 LAYOUT = ("hosts", "members", "width_ranks")
 # To be raised whenever the same bytes of a checkpoint are laid out otherwise in the same shapes.
-PACKING = 1
+PACKING = 2
 
 
 def weight_shapes(plan: StepPlan) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:

@@ -1,5 +1,6 @@
 """The verbs `route`, `weights` and `run` as they are for K3, called as functions."""
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from analyzer.errors import InputError, UsageError
 from megakernels.cli import run_verb, weights_verb
+from megakernels.common.weight_files import SCHEMA_VERSION
 from megakernels.k3 import reference, weights
 from megakernels.k3.checkpoint import write_checkpoint
 from megakernels.k3.config import TINY
@@ -122,6 +124,7 @@ def test_what_cannot_be_run(kernel, options, said) -> None:
 
 
 def test_weights_of_another_kernel_are_not_run(tmp_path) -> None:
-    (tmp_path / "weights.json").write_text('{"files": {}, "layout": {"cores": 1}}')
+    manifest = {"schema_version": SCHEMA_VERSION, "files": {}, "layout": {"cores": 1}}
+    (tmp_path / "weights.json").write_text(json.dumps(manifest))
     with pytest.raises(InputError, match="weights of another kernel"):
         run_verb("k3", weights=tmp_path)

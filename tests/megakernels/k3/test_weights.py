@@ -215,9 +215,10 @@ def test_folders_of_another_version_are_refused(tmp_path) -> None:
     weights.convert(random_source(config, 0), StepPlan(config), tmp_path / "out", ignore)
     path = tmp_path / "out" / "weights.json"
     manifest = json.loads(path.read_text())
-    path.write_text(json.dumps({**manifest, "layout": {**manifest["layout"], "packing": 0}}))
-    with pytest.raises(CheckpointError, match="another version of the kernel"):
-        weights.open_weights(tmp_path / "out")
+    for older in ({"layout": {**manifest["layout"], "packing": 1}}, {"schema_version": 1}):
+        path.write_text(json.dumps({**manifest, **older}))
+        with pytest.raises(CheckpointError, match="another version of the kernel"):
+            weights.open_weights(tmp_path / "out")
 
 
 def test_ranks_and_slices() -> None:

@@ -73,8 +73,8 @@ def test_a_wrong_tensor_is_noticed(simulated, tensor: str) -> None:
 
 def test_a_ring_in_which_the_kernel_would_wait_for_itself_is_refused() -> None:
     config = dataclasses.replace(KIMI_K3, layers=5, aux_layers=(1,))
-    with pytest.raises(ValueError, match="7 tiles of moe_in"):
-        build_plan(StepPlan(config, hosts=4, members=8, width_ranks=4, ring_depth=7))
+    with pytest.raises(ValueError, match="8 tiles of moe_in and shared_out"):
+        build_plan(StepPlan(config, hosts=4, members=8, width_ranks=4, ring_depth=8))
 
 
 @pytest.mark.slow

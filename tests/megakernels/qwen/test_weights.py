@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from megakernels.common import weight_files
 from megakernels.common.safetensors import CheckpointError, read_folder, write_file
 from megakernels.common.weight_files import JOURNAL
 from megakernels.qwen import checkpoint, weights
@@ -177,6 +178,16 @@ def test_an_unfinished_conversion_of_something_else_is_refused(tmp_path, plain) 
         weights.convert(source, Plan(config=TINY, cores=2, ring_depth=4), tmp_path / "out", stop)
     with pytest.raises(CheckpointError, match="begun with another checkpoint or layout"):
         weights.convert(source, Plan(config=TINY, cores=4, ring_depth=4), tmp_path / "out", ignore)
+
+
+def test_weights_of_an_older_layout_are_refused(tmp_path, plain, monkeypatch) -> None:
+    source = checkpoint.open_checkpoint(plain[0])
+    plan = Plan(config=source.config, cores=1, ring_depth=4)
+    with monkeypatch.context() as older:
+        older.setattr(weight_files, "SCHEMA_VERSION", 1)
+        weights.convert(source, plan, tmp_path / "out", ignore)
+    with pytest.raises(CheckpointError, match="another version of the kernel"):
+        weights.open_weights(tmp_path / "out")
 
 
 def test_a_flipped_bit_is_found(tmp_path, plain) -> None:
