@@ -54,13 +54,17 @@ def decode_kernel(plan: StepPlan) -> Callable[..., None]:
 
 def mla_before(plan: StepPlan, index: Any) -> Any:
     """MLA layers before layer `index`: its own number among them, if it is one."""
-    return lax.div(index, jnp.int32(plan.config.mla_period))
+    period = plan.config.mla_period
+    if period & (period - 1):
+        return lax.div(index, jnp.int32(period))
+    return lax.shift_right_logical(index, jnp.int32(period.bit_length() - 1))  # no sign to look after
 
 
 def is_mla(plan: StepPlan, index: Any) -> Any:
     """Whether the mixer of layer `index` (int32) is MLA."""
     c = plan.config
-    return (lax.rem(index, jnp.int32(c.mla_period)) == c.mla_period - 1) | (index == c.layers - 1)
+    last = index - mla_before(plan, index) * c.mla_period == c.mla_period - 1
+    return last | (index == c.layers - 1)
 
 
 def weight_stream(plan: StepPlan, hbm: Operands, vmem: Staging) -> WeightStream:

@@ -18,7 +18,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from megakernels.common.collectives import peer
+from megakernels.common.exchange import Exchange, ExchangeScratch, Group
 from megakernels.common.flash import Softmax, softmax_block, softmax_finish, softmax_start
 from megakernels.common.gemv import LANES
 from megakernels.hooks import phase, tag
@@ -72,35 +72,25 @@ def run(core: Core, index: Any, turn: Any, stream: Stream) -> Stream:
     return stream
 
 
-def _rank(core: Core) -> jax.Array:
-    return lax.axis_index(AXIS) if core.plan.cores > 1 else jnp.int32(0)
-
-
-def _latent_copy(core: Core, turn: Any, to: Any) -> Any:
-    """This rank's columns into the same mailbox of rank `to`; waits look only at the byte count."""
-    v = core.vmem
-    own = v.latents.at[turn, lax.rem(_rank(core), core.plan.group)]
-    return pltpu.make_async_remote_copy(
-        own, own, v.latents_sent.at[turn], v.latents_arrived.at[turn], device_id={AXIS: to}
-    )
+def _gather(core: Core, turn: Any) -> Exchange:
+    """Columns of the latents go round among the ranks of a group."""
+    p, v = core.plan, core.vmem
+    scratch = ExchangeScratch(v.latents.at[turn], v.latents_sent.at[turn], v.latents_arrived.at[turn])
+    return Exchange(Group(AXIS, p.group), scratch)
 
 
 def _send_latents(core: Core, turn: Any) -> None:
     """Tell the other ranks of the group this rank's columns of the latents."""
-    p, v = core.plan, core.vmem
-    member = lax.rem(_rank(core), p.group)
+    p, gather = core.plan, _gather(core, turn)
     for block in range(p.own_blocks):
-        v.latents[turn, member, block] = block_of(v.own_latent, block)
-    for steps in range(1, p.group):
-        other = _rank(core) - member + peer(member, steps, p.group)
-        tag(_latent_copy(core, turn, other), "latents").start()
+        gather.own[block] = block_of(core.vmem.own_latent, block)[: p.rows]
+    gather.send("latents")
 
 
 def _receive_latents(core: Core, turn: Any) -> None:
-    for _ in range(core.plan.group - 1):
-        _latent_copy(core, turn, _rank(core)).wait_recv()
-    for _ in range(core.plan.group - 1):
-        _latent_copy(core, turn, _rank(core)).wait_send()
+    gather = _gather(core, turn)
+    gather.receive()
+    gather.finish()
 
 
 def _normed(core: Core, turn: Any, first: int, weight: str) -> jax.Array:
@@ -109,6 +99,8 @@ def _normed(core: Core, turn: Any, first: int, weight: str) -> jax.Array:
     weights = core.constant(weight, turn)
     blocks = range(first, first + weights.shape[-1] // LANES)
     latent = jnp.concatenate([v.latents[turn, b // p.own_blocks, b % p.own_blocks] for b in blocks], axis=1)
+    if p.rows < ROWS:
+        latent = jnp.concatenate([latent, jnp.zeros((ROWS - p.rows, latent.shape[1]), jnp.float32)], axis=0)
     mean_square = jnp.mean(latent * latent, axis=-1, keepdims=True)
     normed = latent * lax.rsqrt(mean_square + p.config.latent_norm_eps)
     rounded = normed.astype(jnp.bfloat16).astype(jnp.float32)

@@ -46,7 +46,7 @@ class Staging(NamedTuple):
     own_latent: Any  # f32 [tiles, 8, 256]: this rank's columns of the latents
     side: Any  # f32 [tiles, 8, 256]: gate | shared key part
     query: Any  # f32 [tiles, 8, columns]
-    latents: Any  # f32 [2, group, own blocks, 8, 128]: everybody's columns; mailbox j is from rank j
+    latents: Any  # f32 [2, group, own blocks, rows, 128]: everybody's columns; mailbox j is from rank j
     latents_sent: Any  # DMA semaphores [2]
     latents_arrived: Any  # DMA semaphores [2]
     queries: Any  # bf16 [heads * rows, cache width]: absorbed and scaled
@@ -85,7 +85,7 @@ def staging(plan: MlaPlan) -> Staging:
         own_latent=product(p.mla_latent),
         side=product(p.mla_side),
         query=product(p.mla_query),
-        latents=vmem((2, p.group, p.own_blocks, ROWS, LANES), f32),
+        latents=vmem((2, p.group, p.own_blocks, p.rows, LANES), f32),
         latents_sent=dma((2,)),
         latents_arrived=dma((2,)),
         queries=vmem((p.query_rows, p.cache_width), bf16),
