@@ -9,7 +9,7 @@ from analyzer.errors import DataAbsentError, UsageError
 
 Json = dict[str, Any]
 # Lists of a report that the tool `report` pages through.
-SECTIONS = ("phases", "bubbles", "bubble_groups", "wait_groups", "notes")
+SECTIONS = ("phases", "layers", "layer_kinds", "bubbles", "bubble_groups", "wait_groups", "notes")
 _IN_BRIEF = ("id", "title", "time_ps", "share", "saving_ps", "confidence", "provenance", "source", "bundles")
 
 

@@ -124,7 +124,7 @@ TOOLS = (
     Tool(
         "report",
         "What bounds the step",
-        "The digest of a capture (at most 30 lines: what bounds the step, time per phase, largest bubbles,"
+        "The digest of a capture (at most 30 lines: what bounds the step, time per phase and layer, largest bubbles,"
         " top findings) and its figures. Read this first. `section` gives one list of the report instead.",
         "agents.reading:report",
         {
@@ -132,7 +132,16 @@ TOOLS = (
             "cores": CORES,
             "section": _text(
                 "summary, or one list of the report.",
-                enum=["summary", "phases", "bubbles", "bubble_groups", "wait_groups", "notes"],
+                enum=[
+                    "summary",
+                    "phases",
+                    "layers",
+                    "layer_kinds",
+                    "bubbles",
+                    "bubble_groups",
+                    "wait_groups",
+                    "notes",
+                ],
                 default="summary",
             ),
             "phases": PHASES,

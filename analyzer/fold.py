@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
-from analyzer import bubbles, critical, findings, groups, metrics, residency, stories, view, vmem, waits
+from analyzer import (
+    bubbles,
+    critical,
+    findings,
+    groups,
+    layer_path,
+    metrics,
+    residency,
+    stories,
+    view,
+    vmem,
+    waits,
+)
 from analyzer.capture import Capture
 from analyzer.findings.base import Context
 from analyzer.options import combined
@@ -16,6 +28,7 @@ from analyzer.reports import contract
 from analyzer.view import CoreStep
 
 if TYPE_CHECKING:
+    from analyzer.findings.code import Code
     from analyzer.llo.program import Program
     from analyzer.machine.model import Machine
     from analyzer.simulate.scenario import Scenario
@@ -180,6 +193,7 @@ def build(
         | {"identical_recompiles": list(getattr(capture.kernel_program(), "identical", ()))},
         target=str(capture.path),
     )
+    by_layer = layer_path.layer_paths(reported, path, _source_of(context.code))
     found, failures = findings.look(context)
     provenance = context.provenance
     told = None if facts.stories is None else stories.folded(facts.stories, reported.core)
@@ -208,7 +222,7 @@ def build(
             "static_bundles": facts.static_bundles,
             "bound_by": bound,
             "verdict": sentence,
-            "critical_path": {part.replace(" ", "_") + "_ps": value for part, value in parts.items()},
+            "critical_path": contract.parts_entry(parts),
         },
         "time": contract.time_entry(time, provenance),
         "hbm": contract.hbm_entry(
@@ -225,6 +239,11 @@ def build(
         },
         "program": contract.program_entry(context.code, facts.loop_trips),
         "phases": [contract.phase_entry(phase) for phase in phases],
+        "layers": [contract.layer_entry(row, reported.window_ps, provenance) for row in by_layer],
+        "layer_kinds": [
+            contract.layer_kind_entry(kind, reported.window_ps, provenance)
+            for kind in layer_path.layer_kinds(by_layer)
+        ],
         "bubbles": [contract.bubble_entry(bubble) for bubble in listed],
         "bubbles_total": len(all_bubbles),
         "bubble_groups": [contract.group_entry(g) for g in groups.group_bubbles(all_bubbles)],
@@ -244,6 +263,13 @@ def build(
         },
     }
     return report, reported.core, step
+
+
+def _source_of(code: "Code | None") -> layer_path.SourceOf | None:
+    """The source line that most of some bundles come from; None without the program."""
+    if code is None:
+        return None
+    return lambda first, last: code.source_of(np.arange(first, last + 1))
 
 
 def _reported_step(timeline: pd.DataFrame) -> int:

@@ -12,12 +12,14 @@ from analyzer.bubbles import TITLES, Bubble
 from analyzer.findings.base import Finding
 from analyzer.findings.code import Code
 from analyzer.groups import Group
+from analyzer.layer_path import LayerKind, LayerPath, Link
 from analyzer.metrics import CoreTime, Hbm, Ici, Phase
 from analyzer.units import duration
 
 SCHEMA_VERSION = "1.0"
 BUBBLES_LISTED = 200
 LOOPS_LISTED = 100
+LINK_LISTED = 0.01  # share of its layer that a link of a chain takes at least to be listed
 
 
 def bubble_entry(bubble: Bubble) -> dict[str, Any]:
@@ -99,6 +101,60 @@ def finding_entry(finding: Finding, window_ps: int) -> dict[str, Any]:
 def phase_entry(phase: Phase) -> dict[str, Any]:
     """One phase of one layer."""
     return asdict(phase)
+
+
+def layer_entry(row: LayerPath, window_ps: int, provenance: str) -> dict[str, Any]:
+    """The stretch of the critical path in one layer (null: outside layers)."""
+    return {
+        "layer": row.layer,
+        "start_ps": row.start_ps,
+        "end_ps": row.end_ps,
+        "time_ps": row.time_ps,
+        "share": row.time_ps / window_ps if window_ps else None,
+        "parts": parts_entry(row.parts),
+        **_chain(row.chain, row.time_ps, "time_ps", 1),
+        "provenance": provenance,
+    }
+
+
+def layer_kind_entry(kind: LayerKind, window_ps: int, provenance: str) -> dict[str, Any]:
+    """Layers whose stretches are alike; `parts` are sums over them, `chain` has means."""
+    count = len(kind.layers)
+    return {
+        "layers": list(kind.layers),
+        "count": count,
+        "total_ps": kind.total_ps,
+        "share": kind.total_ps / window_ps if window_ps else None,
+        "mean_ps": round(kind.total_ps / count),
+        "min_ps": kind.min_ps,
+        "max_ps": kind.max_ps,
+        "parts": parts_entry(kind.parts),
+        **_chain(kind.chain, kind.total_ps, "mean_ps", count),
+        "provenance": provenance,
+    }
+
+
+def _chain(chain: Sequence[Link], total_ps: int, name: str, count: int) -> dict[str, Any]:
+    """The links that take most, in order, and what all others take together; both per layer."""
+    listed = [link for link in chain if link.time_ps >= LINK_LISTED * total_ps]
+    return {
+        "chain": [
+            {
+                "phase": link.phase,
+                "part": link.part,
+                name: round(link.time_ps / count),
+                "source": link.source or None,
+                "bundles": pair(link.bundles),
+            }
+            for link in listed
+        ],
+        "rest_ps": round((total_ps - sum(link.time_ps for link in listed)) / count),
+    }
+
+
+def parts_entry(parts: dict[str, int]) -> dict[str, int]:
+    """Parts of the critical path as JSON names them."""
+    return {part.replace(" ", "_") + "_ps": value for part, value in parts.items()}
 
 
 def hbm_entry(

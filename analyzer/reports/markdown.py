@@ -3,7 +3,8 @@
 import re
 from typing import Any
 
-from analyzer.reports.plain import clean, layers, percent, place
+from analyzer.reports.layers_text import extent, link_words, parts
+from analyzer.reports.plain import clean, layers, percent, place, ranges
 from analyzer.reports.text import CAUSES, bytes_of, count, fold_phases, known, time
 from analyzer.units import duration, rate
 
@@ -65,7 +66,11 @@ def render(report: Report) -> str:
         "",
         *table(["", ""], rows),
     ]
-    lines += ["", "## Phases", "", *_phases(report), "", "## HBM bubbles", "", *_bubbles(report)]
+    lines += ["", "## Phases", "", *_phases(report)]
+    of_layers = _layers(report)
+    if of_layers:
+        lines += ["", "## Critical path by layer", "", *of_layers]
+    lines += ["", "## HBM bubbles", "", *_bubbles(report)]
     lines += ["", "## Findings", "", *_findings(report), "", "## Notes", ""]
     lines += [f"- {escape(note)}" for note in report["notes"]]
     return "\n".join(lines) + "\n"
@@ -86,6 +91,42 @@ def _phases(report: Report) -> list[str]:
     ]
     head = ["phase", "layers", "time", "share", "HBM read", "DMA wait", "ICI wait"]
     return table(head, rows) if rows else ["No phases are marked in this program."]
+
+
+def _layers(report: Report) -> list[str]:
+    """Kinds of layers and what lies outside, with the links of the path in order."""
+    rows = [
+        [
+            ", ".join(ranges(kind["layers"])),
+            str(kind["count"]),
+            time(kind["mean_ps"]),
+            extent(kind["min_ps"], kind["max_ps"]),
+            percent(kind["share"]),
+            escape(parts(kind["parts"], kind["total_ps"])),
+            _chain(kind["chain"], "mean_ps", kind["rest_ps"]),
+        ]
+        for kind in report.get("layer_kinds") or []
+    ]
+    rows += [
+        [
+            "outside",
+            "",
+            time(row["time_ps"]),
+            "",
+            percent(row["share"]),
+            escape(parts(row["parts"], row["time_ps"])),
+            _chain(row["chain"], "time_ps", row["rest_ps"]),
+        ]
+        for row in report.get("layers") or []
+        if row["layer"] is None
+    ]
+    head = ["layers", "count", "mean", "least-most", "share", "parts", "path in order, mean times"]
+    return table(head, rows) if rows else []
+
+
+def _chain(chain: list[Report], name: str, rest_ps: int) -> str:
+    words = [escape(link_words(link["phase"], link["part"], link[name])) for link in chain]
+    return ", ".join([*words, *([f"rest {duration(rest_ps)}"] if rest_ps else [])])
 
 
 def _bubbles(report: Report) -> list[str]:

@@ -1,5 +1,6 @@
 """Text that comes from a capture, made safe and fitted into columns of a terminal."""
 
+import itertools
 import re
 import unicodedata
 from pathlib import PurePath
@@ -72,3 +73,18 @@ def layers(numbers: list[int | None]) -> str:
     if known == list(range(known[0], known[-1] + 1)):
         return f"layers {known[0]}-{known[-1]}"
     return f"{len(known)} layers {known[0]}-{known[-1]}"
+
+
+def ranges(numbers: list[int]) -> list[str]:
+    """Numbers in order as ranges: "1-3", "5"; every fourth as one, "3, 7, ..., 91"."""
+    known = sorted(numbers)
+    steps = {after - before for before, after in itertools.pairwise(known)}
+    if len(known) > 3 and len(steps) == 1 and steps != {1}:
+        return [f"{known[0]}, {known[1]}, ..., {known[-1]}"]
+    result = []
+    first = 0
+    for index, number in enumerate(known):
+        if index + 1 == len(known) or known[index + 1] != number + 1:
+            result.append(str(number) if first == index else f"{known[first]}-{number}")
+            first = index + 1
+    return result

@@ -7,8 +7,9 @@ from analyzer.diff import known_rules, matches
 from analyzer.errors import DataAbsentError
 
 Report = dict[str, Any]
-# Lists of a report that a selection applies to, and whether their entries are of one layer or of several.
-LISTS = ("findings", "phases", "bubbles", "bubble_groups", "wait_groups", "stories")
+# Lists of a report that a selection applies to; their entries are of one layer or of several.
+LISTS = ("findings", "phases", "bubbles", "bubble_groups", "wait_groups", "stories", "layers", "layer_kinds")
+OF_LAYERS = ("layers", "layer_kinds")  # whole layers: those with a phase that was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,13 @@ def select(report: Report, selection: Selection) -> Report:
         return report
     result = dict(report)
     counts = {}
+    with_phase = {row["layer"] for row in report["phases"] if _of_phase(row["phase"], selection)}
     for name in LISTS:
         entries = report.get(name) or []
-        kept = [entry for entry in entries if _wanted(entry, selection)]
+        if name in OF_LAYERS:
+            kept = [entry for entry in entries if _layer_wanted(entry, selection, with_phase)]
+        else:
+            kept = [entry for entry in entries if _wanted(entry, selection)]
         end = None if selection.limit is None else selection.offset + selection.limit
         page = kept[selection.offset : end]
         counts[name] = {"total": len(entries), "matching": len(kept), "returned": len(page)}
@@ -66,8 +71,8 @@ def select(report: Report, selection: Selection) -> Report:
             result["stories_total"] = counts["stories"]["matching"] if complete else None
         result["selected"]["totals_of"] = "step"
         result["notes"].append(
-            "times, counts and savings of findings and of kinds of bubbles and waits are those of the whole"
-            " step: of every layer and phase in which they occur"
+            "times, counts and savings of findings and of kinds of bubbles, waits and layers are those of the"
+            " whole step: of every layer and phase in which they occur"
         )
     return result
 
@@ -93,18 +98,27 @@ def refuse_unknown(report: Report, selection: Selection) -> None:
             raise DataAbsentError(f"--layer {layer}", "no such layer in this report", there)
 
 
+def _layer_wanted(entry: Report, selection: Selection, with_phase: set[int | None]) -> bool:
+    layers = set(entry["layers"] if "layers" in entry else [entry["layer"]])
+    if selection.phases and not layers & with_phase:
+        return False
+    return not selection.layers or bool(layers & set(selection.layers))
+
+
 def _wanted(entry: Report, selection: Selection) -> bool:
     if selection.rules and "id" in entry and not any(matches(rule, entry["id"]) for rule in selection.rules):
         return False
-    if selection.phases:
-        phase = entry.get("phase") or ""
-        if not any(phase == name or phase.startswith(name + "/") for name in selection.phases):
-            return False
+    if selection.phases and not _of_phase(entry.get("phase") or "", selection):
+        return False
     if selection.layers:
         layers = entry["layers"] if "layers" in entry else [entry.get("layer")]
         if not set(layers) & set(selection.layers):
             return False
     return True
+
+
+def _of_phase(phase: str, selection: Selection) -> bool:
+    return any(phase == name or phase.startswith(name + "/") for name in selection.phases)
 
 
 def _words(selection: Selection) -> str:

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+from analyzer.reports import layers_text
 from analyzer.reports.plain import clean, fit, layers, pad, percent, place
 from analyzer.units import duration, rate, size
 
 MAX_LINES = 30
 COLUMNS = 100
 PHASES, BUBBLES, FINDINGS, WAITS, NOTES = 6, 5, 5, 3, 3
+LAYERS = 7  # lines on layers; phases, which they name once more, and findings make room for them
 
 _BOLD, _DIM, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 Line = tuple[str, str]  # style ("", "bold", "dim") and text
@@ -32,7 +34,9 @@ def render(report: Report, *, colour: bool = False) -> str:
 
         lines = trace_text.lines(report)
     else:
-        head, body, found = _head(report), _phases(report), _findings(report)
+        of_layers: list[Line] = [("", line) for line in layers_text.lines(report, LAYERS, COLUMNS)]
+        head, found = _head(report), _findings(report, FINDINGS - len(of_layers) // 3)
+        body = [*_phases(report, PHASES - len(of_layers) // 2), *of_layers]
         most = MAX_LINES - NOTES - len(head) - len(body) - len(found)
         waits = _waits(report, max(most - len(_bubbles(report)), 1))
         lines = [*head, *waits, *body, *_bubbles(report, most - len(waits) - 1), *found]
@@ -138,7 +142,7 @@ def _left_out(report: Report, name: str) -> str:
     return f"none of {total} selected" if total else ""
 
 
-def _phases(report: Report) -> list[Line]:
+def _phases(report: Report, most: int = PHASES) -> list[Line]:
     rows = fold_phases(report["phases"])
     if not rows and _left_out(report, "phases"):
         return [("dim", f"phases  {_left_out(report, 'phases')}")]
@@ -150,7 +154,7 @@ def _phases(report: Report) -> list[Line]:
         f"{'phase':<36}{'time':>9}{'share':>8}{'HBM read':>10}{'HBM busy':>9}{'DMA wait':>9}{'ICI wait':>9}"
     )
     lines = [("dim", head)]
-    for row in rows[:PHASES]:
+    for row in rows[:most]:
         name = row["phase"] or "(no phase)"
         where = layers(row["layers"])
         busy = row["in_flight_ps"] / row["time_ps"] if row["time_ps"] else None
@@ -166,9 +170,9 @@ def _phases(report: Report) -> list[Line]:
                 + pad(time(row["stalled_ici_ps"]), 9, right=True),
             )
         )
-    if len(rows) > PHASES:
-        rest = sum(row["time_ps"] for row in rows[PHASES:])
-        lines.append(("dim", f"and {len(rows) - PHASES} more, {time(rest)} together"))
+    if len(rows) > most:
+        rest = sum(row["time_ps"] for row in rows[most:])
+        lines.append(("dim", f"and {len(rows) - most} more, {time(rest)} together"))
     return lines
 
 
@@ -233,18 +237,18 @@ def _bubbles(report: Report, most: int = BUBBLES) -> list[Line]:
     return lines
 
 
-def _findings(report: Report) -> list[Line]:
+def _findings(report: Report, most: int = FINDINGS) -> list[Line]:
     found = report["findings"]
     if not found:
         return [("dim", f"findings: {_left_out(report, 'findings') or 'none'}")]
     lines: list[Line] = [
         (
             "dim",
-            f"findings, {min(FINDINGS, len(found))} of {len(found)}, by what the step would gain"
+            f"findings, {min(most, len(found))} of {len(found)}, by what the step would gain"
             f" (savings overlap{_of_step(report)})",
         )
     ]
-    for finding in found[:FINDINGS]:
+    for finding in found[:most]:
         saving = "no estimate" if finding["saving_ps"] is None else duration(finding["saving_ps"])
         lines.append(
             (
