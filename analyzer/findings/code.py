@@ -218,6 +218,11 @@ class Code:
         return MxuUse(self.program)
 
     @property
+    def push_cycles(self) -> float:
+        """Cycles for which a push of weights holds its matrix unit."""
+        return self._matrix_costs[0]
+
+    @property
     def _matrix_costs(self) -> tuple[float, float]:
         """Cycles of a push, and of a matmul of weight 1."""
         return self.parameters.get("mxu.push", 0.0), self.parameters.get("mxu.matmul", 0.0)
@@ -252,15 +257,23 @@ class Code:
             loop: the loop; its own bundles that run in at least half of the iterations count.
             without: bundles taken out.
         """
+        return self.issued(loop, without)[2]
+
+    def issued(
+        self, loop: CodeLoop, without: NDArray[np.bool_] | None = None
+    ) -> tuple[list[int], list[float], float]:
+        """The bundles of a usual iteration, the cycle in which each issues, and the cycles of all."""
         bundles = self._usual(loop, without)
         use, costs = self.matrix_use, self._matrix_costs
         held = [0.0] * use.ports
         cycle, before = 0.0, 0.0
+        issued: list[float] = []
         for _ in range(2):  # the second time with what the first left in the units
-            before = cycle
+            before, issued = cycle, []
             for bundle in bundles:
-                cycle = use.issue(bundle, cycle, held, costs) + 1
-        return cycle - before
+                issued.append(use.issue(bundle, cycle, held, costs))
+                cycle = issued[-1] + 1
+        return bundles, [one - before for one in issued], cycle - before
 
     def _usual(self, loop: CodeLoop, without: NDArray[np.bool_] | None) -> list[int]:
         usual = loop.own[self.executed[loop.own] * 2 >= loop.iterations]

@@ -8,11 +8,15 @@ The MXU is 256 wide, so two column blocks are multiplied at once: laid side by s
 choice of registers, no data moves.
 
 A product takes a register from each of four places at a time: two column blocks of two pairs, or, of a tile
-with one pair, of its upper and its lower half. VMEM has banks, and gives out only one register of a bank in a
-bundle; laid out plainly, all four would lie in one, and their loads would take longer than the MXUs take the
-weights. So every half of a column block is turned: its register r lies at r + `turn`, its last ones come
-first, and the four places lie in four banks. A 256 x 256 tile then takes 18 bundles instead of 31, as
-compiled for TPU7x (tests/megakernels/common/test_banks.py).
+with one pair, of its upper and its lower half. VMEM has four banks, registers a multiple of four apart share
+one, and a bundle loads only one register of each (docs/llo.md, "Banks of VMEM"); laid out plainly, all four
+places would lie in one, and their loads would take longer than the MXUs take the weights. So every half of a
+column block is turned: its register r lies at r + `turn`, its last ones come first, and the four places lie
+in four banks. A 256 x 256 bfloat16 tile then takes 18 bundles instead of 31, as compiled for TPU7x
+(tests/megakernels/common/test_banks.py); one of float8, of half as many registers, 10 instead of 14.
+
+That holds for a product whose result is stored or used on its own. One that is added to an accumulator at
+once is cut by the compiler into other places, and takes 26 bundles.
 """
 
 from collections.abc import Iterator

@@ -22,7 +22,7 @@ STREAM = (
 # planted_units.py: work of one core, with the fault and ("+good") without.
 UNITS = (
     "convert", "transpose", "reduce", "idle_mxu", "overhead", "straight", "small", "padded", "one_mxu",
-    "spills", "never", "narrow", "early",
+    "spills", "never", "narrow", "early", "stacked",
 )  # fmt: skip
 # Three faults in one kernel, and all but one of them.
 THREE = ("three", "three+transpose", "three+reduce", "three+overhead")

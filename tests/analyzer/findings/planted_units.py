@@ -12,6 +12,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import PartitionSpec as P
 
 from megakernels.build import KernelBuild
+from megakernels.common import gemv
 from megakernels.hooks import phase
 
 TILES, SIDE, ROWS = 8, 512, 8
@@ -190,6 +191,24 @@ def narrow(x, w, acc, turns, wide):
     lax.fori_loop(0, turns // 2 if wide else turns, turn, None)
 
 
+def stacked(x, w, acc, turns, turned):
+    """Column blocks under one another, whose loads share a bank of VMEM; or turned, so that they do not."""
+    depth = x.shape[1]
+
+    def plain(tile, pair):
+        blocks = [tile[j * depth : (j + 1) * depth] for j in (2 * pair, 2 * pair + 1)]
+        return jnp.concatenate(blocks, axis=1)
+
+    def turn(t, _):
+        tile, products = w.at[t & 1], []
+        for pair in range(2):
+            part = gemv.column_pair(tile, depth, pair) if turned else plain(tile, pair)
+            products.append(jnp.dot(x[...], part, preferred_element_type=jnp.float32))  # PLANT stacked
+        acc[...] = jnp.concatenate(products, axis=1)
+
+    lax.fori_loop(0, turns, turn, None)
+
+
 def early(x, w, acc, turns, late, fetch=None, flag=None):
     """A tile is waited for before work that does not need it; or after that work.
 
@@ -243,6 +262,7 @@ BODIES = {
     "straight": (straight, (F32, (256, 128)), BF16, (256, 128), 40),
     "pushes": (pushes, (BF16, (ROWS, SIDE)), {False: BF16, True: FP8}, (ROWS, SIDE), 200),
     "narrow": (narrow, (BF16, (ROWS, SIDE)), BF16, (ROWS, SIDE), 200),
+    "stacked": (stacked, (BF16, (ROWS, 4 * SIDE)), BF16, (ROWS, SIDE), 50),
     "early": (early, (BF16, (ROWS, SIDE)), BF16, (ROWS, SIDE), 60),
     "three": (three, (F32, (256, 256)), BF16, (256, 256), 64),
     "small": (nothing, (F32, (256, 8, 128)), BF16, (ROWS, SIDE), 0),
@@ -259,6 +279,7 @@ def build(fault: str = "convert", good: bool | str = False):
         given[good] if isinstance(given, dict) else given for given in (x_given, w_given)
     )
     shape = jax.ShapeDtypeStruct
+    w_shape = (2, TILES * SIDE * SIDE // 256, 128) if fault == "stacked" else (TILES, *SQUARE)
 
     def kernel(flag, x_hbm, w_hbm, out_hbm, x, w, acc, wide, sem):
         copy_in(x_hbm, x, sem.at[0], in_pieces=fault == "small" and not good)
@@ -289,7 +310,7 @@ def build(fault: str = "convert", good: bool | str = False):
             out_shape=shape(out_shape, F32),
             scratch_shapes=[
                 pltpu.VMEM(x_shape, x_type),
-                pltpu.VMEM((TILES, *SQUARE), w_type),
+                pltpu.VMEM(w_shape, w_type),
                 pltpu.VMEM(out_shape, F32),
                 pltpu.VMEM((TILES, *SQUARE), F32),
                 pltpu.SemaphoreType.DMA((2,)),
@@ -301,7 +322,7 @@ def build(fault: str = "convert", good: bool | str = False):
     return KernelBuild(
         name="planted",
         function=on_one_core,
-        arguments=(shape((1,), jnp.int32), shape(x_shape, x_type), shape((TILES, *SQUARE), w_type)),
+        arguments=(shape((1,), jnp.int32), shape(x_shape, x_type), shape(w_shape, w_type)),
         in_specs=(P(),) * 3,
         out_specs=P(),
         mesh_axes={"core": 1},

@@ -70,6 +70,7 @@ PAIRS = [
     unit("MS305", "reduce"),
     unit("MS306", "idle_mxu"),
     unit("MS307", "narrow"),
+    unit("MS308", "stacked"),
     unit("MS401", "spills", within=None),
     Pair("MS402", "division", line="lax.div("),
     Pair("MS403", "bounds", "no_bounds", within=None),
