@@ -124,8 +124,8 @@ TOOLS = (
     Tool(
         "report",
         "What bounds the step",
-        "The digest of a capture (at most 30 lines: what bounds the step, time per phase and layer, largest bubbles,"
-        " top findings) and its figures. Read this first. `section` gives one list of the report instead.",
+        "The digest of a capture (at most 30 lines: what bounds the step, time per phase and layer, largest"
+        " bubbles, top findings) and its figures. Read this first. `section` gives one list of the report instead.",
         "agents.reading:report",
         {
             **ONE,

@@ -43,7 +43,9 @@ def test_report_is_the_digest_and_the_figures_of_the_command(caller, root):
     assert answer["capture"]["path"] == "a"
 
 
-@pytest.mark.parametrize("section", ["phases", "layers", "layer_kinds", "bubbles", "bubble_groups", "wait_groups", "notes"])
+@pytest.mark.parametrize(
+    "section", ["phases", "layers", "layer_kinds", "bubbles", "bubble_groups", "wait_groups", "notes"]
+)
 def test_report_pages_through_each_list(caller, root, section):
     expected = analyze(root / "a", chip="v6e").report[section]
     got, offset = [], 0
