@@ -125,7 +125,7 @@ TOOLS = (
         "report",
         "What bounds the step",
         "The digest of a capture (at most 30 lines: what bounds the step, time per phase and layer, largest"
-        " bubbles, top findings) and its figures. Read this first. `section` gives one list of the report instead.",
+        " bubbles, top findings) and its figures. Read this first. `section` gives one list instead.",
         "agents.reading:report",
         {
             **ONE,
