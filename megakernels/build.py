@@ -8,6 +8,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+TOKEN_SPACING = 7919
+
 
 @dataclass(frozen=True, slots=True)
 class KernelBuild:
@@ -62,3 +64,8 @@ class KernelBuild:
             jax.ShapeDtypeStruct(argument.shape, argument.dtype, sharding=NamedSharding(mesh, spec))
             for argument, spec in zip(self.arguments, self.in_specs, strict=True)
         )
+
+
+def distinct_tokens(rows: int, vocab: int) -> list[int]:
+    """Tokens for the rows of a made-up step, whose embeddings lie apart."""
+    return [TOKEN_SPACING * (row + 1) % vocab for row in range(rows)]

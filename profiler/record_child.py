@@ -70,11 +70,11 @@ def _run(
 def sample_values(facts: Mapping[str, Any]) -> dict[int, list[int]]:
     """By argument: the whole numbers a kernel's facts want in its inputs for a typical step."""
     given = facts.get("sample_inputs") or {}
-    return {
-        operand["index"]: list(given[operand["name"]])
-        for operand in facts.get("operands") or []
-        if operand["kind"] == "input" and operand["name"] in given
-    }
+    inputs = [o for o in facts.get("operands") or [] if o["kind"] == "input"]
+    # Where the function takes other arguments than the kernel has operands, the facts name them.
+    named = facts.get("arguments")
+    places = {o["name"]: o["index"] for o in inputs} if named is None else {n: i for i, n in enumerate(named)}
+    return {places[name]: list(values) for name, values in given.items() if name in places}
 
 
 def _timed(steps: int, run: Any) -> list[float]:

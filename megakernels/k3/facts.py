@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from megakernels.build import distinct_tokens
 from megakernels.common.vmem import scratch_bytes
 from megakernels.k3 import routing
 from megakernels.k3.config import BF16_BYTES, F32_BYTES
@@ -51,6 +52,7 @@ PHASES = (
 PLANNED_LAYER = 6  # of which the plan of the ring is given: KDA, before an MLA layer
 # Where the scenario of a report puts the sequences, and the seed of its routing.
 SCENARIO_POSITION, SCENARIO_SPACING, SCENARIO_SEED = 500, 5, 0
+SCENARIO_ACCEPTED = 4  # rows of the block before that a verify step goes on from
 
 
 def vmem_bytes(plan: StepPlan) -> dict[str, int]:
@@ -87,6 +89,16 @@ def facts(plan: StepPlan, level: str) -> dict[str, Any]:
         "expert_slots": p.slots,
         "phases": list(PHASES),
         "scenario": scenario(p, seeded),
+        "arguments": [
+            "tokens",
+            "positions",
+            "accepted",
+        ],  # one operand of the kernel together; weights follow
+        "sample_inputs": {
+            "tokens": distinct_tokens(p.rows, c.vocab),
+            "positions": positions_of(p),
+            "accepted": [SCENARIO_ACCEPTED if p.verify else 0],
+        },
         "operands": [
             {"index": i, "name": tag_of(n), "kind": "input", "read_bytes": read[n], "written_bytes": 0}
             for i, n in enumerate(inputs)
@@ -156,6 +168,6 @@ def scenario(plan: StepPlan, seeded: Routing) -> dict[str, Any]:
     return {
         "name": f"position {positions[0]}, routing {seeded.source}, every layer's busiest group on all ranks",
         "positions": positions,
-        "smem": {"0": [0] * p.rows + positions + [4 if p.verify else 0]},
+        "smem": {"0": [0] * p.rows + positions + [SCENARIO_ACCEPTED if p.verify else 0]},
         "pops": busiest_pops(p.experts, seeded),
     }

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from megakernels.build import distinct_tokens
 from megakernels.common.vmem import scratch_bytes
 from megakernels.qwen.plan import BF16_BYTES, F32_BYTES, ROWS, VMEM_BYTES, WINDOW, Plan
 from megakernels.qwen.refs import AXIS, operand_names, staging
@@ -29,7 +30,6 @@ PHASES = (
 # Where the scenario of a report puts the sequences: past the first KV tile's half, none at a boundary.
 SCENARIO_POSITION, SCENARIO_SPACING = 500, 5
 SCENARIO_ACCEPTED = 4  # rows of the block before that a verify step replays
-TOKEN_SPACING = 7919  # between the tokens of a recorded step, so that their embeddings lie apart
 
 
 def vmem_bytes(plan: Plan) -> dict[str, int]:
@@ -92,7 +92,7 @@ def facts(plan: Plan, level: str) -> dict[str, Any]:
         "phases": list(PHASES),
         "scenario": scenario,
         "sample_inputs": {
-            "tokens": [TOKEN_SPACING * (row + 1) % c.vocab for row in range(p.rows)],
+            "tokens": distinct_tokens(p.rows, c.vocab),
             "positions": scenario["positions"],
             "accepted": [SCENARIO_ACCEPTED if p.verify else 0],
         },

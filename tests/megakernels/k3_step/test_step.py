@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from megakernels.k3.build import build_plan
 from megakernels.k3.config import KIMI_K3
 from megakernels.k3.step_plan import StepPlan
+from profiler.record_child import sample_values
 
 EAGER = {"dma": "eager", "detect_races": True}
 CACHE_TILE = 32  # of the runs; the first position lies so that steps cross into the next tile
@@ -69,6 +72,19 @@ def test_hooks_change_no_number(simulated) -> None:
 def test_a_wrong_tensor_is_noticed(simulated, tensor: str) -> None:
     run = simulated("k3_step:steps", sizes={}, spoil=f"model.{tensor}").clean()
     assert max(run["logits"]) > 2 * LOGITS_TOLERANCE or max(run["aux"]) > 2 * TOLERANCE
+
+
+@pytest.mark.parametrize("sizes", [{"batch": 2}, {"verify": True}], ids=str)
+def test_a_recorded_step_is_a_typical_one(sizes: dict[str, Any]) -> None:
+    config = dataclasses.replace(KIMI_K3, layers=2, aux_layers=(1,))
+    built = build_plan(StepPlan(config, hosts=4, members=8, width_ranks=4, ring_depth=9, **sizes))
+    values = sample_values(built.facts)
+    assert sorted(values) == [0, 1, 2]
+    for index, given in values.items():
+        assert len(given) == math.prod(built.arguments[index].shape)
+    tokens, positions, _ = values.values()
+    assert len(set(tokens)) == len(tokens)
+    assert min(positions) >= 400
 
 
 def test_a_ring_in_which_the_kernel_would_wait_for_itself_is_refused() -> None:
