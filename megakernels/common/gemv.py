@@ -15,8 +15,8 @@ column block is turned: its register r lies at r + `turn`, its last ones come fi
 in four banks. A 256 x 256 bfloat16 tile then takes 18 bundles instead of 31, as compiled for TPU7x
 (tests/megakernels/common/test_banks.py); one of float8, of half as many registers, 10 instead of 14.
 
-That holds for a product whose result is stored or used on its own. One that is added to an accumulator at
-once is cut by the compiler into other places, and takes 26 bundles.
+That holds for a product whose result is stored or used on its own, of a tile of an even number of 256 x 256.
+Others (added to an accumulator at once, or an odd number) the compiler cuts in other places: 26 bundles.
 """
 
 from collections.abc import Iterator
