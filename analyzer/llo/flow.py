@@ -131,7 +131,7 @@ def resolve_branches(
         target = marks.target_of(instruction.target_region)
         bundle = instruction.bundle
         if slots == 6:
-            used = _collapsed_slots(bundle, instruction.predicate, marks, bundles, uses_guard)
+            used = _collapsed_slots(bundle, target, instruction.predicate, marks, bundles, uses_guard)
         else:
             used = min(slots, len(marks.empty) - 1 - bundle)
         resolved.append((-1 if target is None else target, used))
@@ -139,7 +139,12 @@ def resolve_branches(
 
 
 def _collapsed_slots(
-    branch: int, predicate: Predicate | None, marks: Marks, branch_bundles: np.ndarray, uses_guard: GuardUse
+    branch: int,
+    target: int | None,
+    predicate: Predicate | None,
+    marks: Marks,
+    branch_bundles: np.ndarray,
+    uses_guard: GuardUse,
 ) -> int:
     """How many printed bundles after `branch` run before control moves, on TPU7x.
 
@@ -166,6 +171,7 @@ def _collapsed_slots(
         return empties[-1] if marks.ends[branch + empties[-1]] else first
     behind = (
         not marks.ends[branch + slots]
+        or target == branch + slots + 1  # it would skip nothing
         or bool(np.any((branch_bundles > branch + first) & (branch_bundles <= branch + last)))
         or any(uses_guard(branch, predicate, branch + k) for k in range(first + 1, last + 1))
     )

@@ -57,11 +57,25 @@ def test_an_unguarded_use_of_a_guarded_value_is_behind_the_branch():
     guarded = "{ %s5_s3 = smov (!%p2_p0), 4  ;;  %9 = sbr.rel (%p2_p0) target = $region7 }"
     use = "{ %6 = sst [smem:[#allocation1]] %s5_s3 }"
     free = "{ %6 = sst [smem:[#allocation1]] %s1_s1 }"
-    tail = [NOP, NOP, NOP, NOP + " /* End region 3 */", "PF|" + NOP + " /* Start/End empty region 7 */"]
+    target = "PF|" + NOP + " /* Start/End empty region 7 */"
+    tail = [NOP, NOP, NOP, NOP + " /* End region 3 */", NOP, target]
     program = parse("tpu7x", NOP, guarded, "{}", use, *tail)
     assert program.branches[1].delay_slots == 1
     program = parse("tpu7x", NOP, guarded, "{}", free, *tail)
     assert program.branches[1].delay_slots == 6
+
+
+def test_a_branch_skips_something():
+    """What is skipped by chance ends where six slots would: these bundles are not slots."""
+    branch = "{ %9 = sbr.rel (%p2_p0) target = $region7 }"
+    body = [
+        "{ %10 = vsyncadd [#allocation1], 4294967265 }",
+        "{ %11 = vwait.ge [#allocation1], 0 } /* End region 3 */",
+    ]
+    target = "PF|" + NOP + " /* Start/End empty region 7 */"
+    program = parse("tpu7x", branch, NOP, NOP, NOP, "{}", *body, target)
+    assert program.branches[0].delay_slots == 4
+    assert program.branches[0].target == 7
 
 
 def test_target_may_be_a_region_that_starts_and_ends_at_once():
