@@ -131,7 +131,7 @@ def resolve_branches(
         target = marks.target_of(instruction.target_region)
         bundle = instruction.bundle
         if slots == 6:
-            used = _collapsed_slots(bundle, target, instruction.predicate, marks, bundles, uses_guard)
+            used = _collapsed_slots(instruction, target, marks, bundles, uses_guard)
         else:
             used = min(slots, len(marks.empty) - 1 - bundle)
         resolved.append((-1 if target is None else target, used))
@@ -139,19 +139,18 @@ def resolve_branches(
 
 
 def _collapsed_slots(
-    branch: int,
+    instruction: Instruction,
     target: int | None,
-    predicate: Predicate | None,
     marks: Marks,
     branch_bundles: np.ndarray,
     uses_guard: GuardUse,
 ) -> int:
-    """How many printed bundles after `branch` run before control moves, on TPU7x.
+    """How many printed bundles after a branch run before control moves, on TPU7x.
 
     The hardware has six slots. A trailing run of empty ones prints as a single `{}`, unless a region
     ends with the last slot: then all of them are printed.
     """
-    slots = 6
+    slots, branch, predicate = 6, instruction.bundle, instruction.predicate
     count = len(marks.empty)
     last = min(slots, count - 1 - branch)
     for k in range(1, last + 1):
