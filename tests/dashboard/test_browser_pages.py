@@ -1,6 +1,7 @@
 """Every page in a real browser: it draws, links land where they should, and the console stays silent."""
 
 import base64
+import time
 import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
 from pathlib import Path
@@ -145,12 +146,16 @@ def test_a_click_ties_a_span_and_dragging_measures(open_page, until):
     from selenium.webdriver.common.action_chains import ActionChains
 
     driver, _ = open_page("timeline?from=100000000&to=110000000")
-    until(lambda: driver.execute_script(f"return {PLOT}.lanes.find('wait').length"))
-    x, y, _ = driver.execute_script(f"return {PLOT}.lanes.find('wait')[0]")
-    action = ActionChains(driver)
-    action.w3c_actions.pointer_action.move_to_location(round(x), round(y))
-    action.click().perform()
-    assert "ended by" in until(lambda: driver.find_element(By.ID, "timeline-detail").text)
+
+    def click_a_wait():
+        x, y, _ = driver.execute_script(f"return {PLOT}.lanes.find('wait')[0]")
+        action = ActionChains(driver)
+        action.w3c_actions.pointer_action.move_to_location(round(x), round(y))
+        action.click().perform()
+        time.sleep(1)
+        return driver.find_element(By.ID, "timeline-detail").text
+
+    assert "ended by" in until(click_a_wait)  # again if the page moved meanwhile
     arrows = f"return {PLOT}.layout.annotations.filter(a => a.showarrow).length"
     until(lambda: driver.execute_script(arrows) == 1)
 

@@ -125,7 +125,7 @@ def test_no_vector_register_is_spilled_in_a_tile_loop(compiled, variant) -> None
 
 @pytest.mark.slow
 def test_the_report_tells_vector_spills_from_scalar_ones(compiled) -> None:
-    _, path = compiled("verify")
+    _, path = compiled("fp8 verify")  # with bfloat16 weights their arrival hides all spills
     found = [f for f in analyze(path, use_cache=False).report["findings"] if f["id"] == "MS401"]
     by_title = {title: [f for f in found if f["title"].startswith(title)] for title in ("Vector", "Scalar")}
     # The recurrence keeps more states than there are registers; tile loops spill scalars alone.
