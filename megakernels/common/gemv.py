@@ -54,28 +54,34 @@ def units(block: int, k: int, itemsize: int) -> Iterator[tuple[slice, int]]:
         yield slice(half * size * rows, (half + 1) * size * rows), turn * rows
 
 
-def put_column_block(stored: np.ndarray, block: int, values: np.ndarray, itemsize: int | None = None) -> None:
-    """Write one column block in the stored form.
+def stack_tiles(values: np.ndarray, n: int, columns: int, itemsize: int | None = None) -> np.ndarray:
+    """A matrix in tiles of whole columns, each in the stored form.
 
     Args:
-        stored: Its place, `[k, 128]`.
-        block: Its number in the tile.
-        values: `[k, up to 128]`.
+        values: `[k, up to n]`; columns that are missing are zero.
+        n: Columns of the matrix, a multiple of `columns`.
+        columns: Of a tile, a multiple of 128.
         itemsize: Bytes of an element in the kernel, where `values` have another.
+
+    Returns:
+        `[n / columns, columns / 128 * k, 128]`, of the same type.
     """
-    k, width = values.shape
-    for unit, turn in units(block, k, itemsize or values.dtype.itemsize):
-        stored[unit.start + turn : unit.stop, :width] = values[unit.start : unit.stop - turn]
-        stored[unit.start : unit.start + turn, :width] = values[unit.stop - turn : unit.stop]
+    k = values.shape[0]
+    stored = np.zeros((n // LANES, k, LANES), values.dtype)
+    # Block by block: of a transposed matrix one piece would stride over all of it for every column.
+    for block, first in enumerate(range(0, values.shape[1], LANES)):
+        part = values[:, first : first + LANES]
+        width = part.shape[1]
+        for unit, turn in units(block % (columns // LANES), k, itemsize or values.dtype.itemsize):
+            stored[block, unit.start + turn : unit.stop, :width] = part[unit.start : unit.stop - turn]
+            stored[block, unit.start : unit.start + turn, :width] = part[unit.stop - turn : unit.stop]
+    return stored.reshape(n // columns, -1, LANES)
 
 
-def stack_columns(matrix: np.ndarray, itemsize: int | None = None) -> np.ndarray:
-    """A tile `[k, n]` to the stored form `[n / 128 * k, 128]`; n a multiple of 128, itemsize as above."""
-    k, n = matrix.shape
-    stored = np.empty((n // LANES, k, LANES), matrix.dtype)
-    for block in range(n // LANES):
-        put_column_block(stored[block], block, matrix[:, block * LANES : (block + 1) * LANES], itemsize)
-    return stored.reshape(-1, LANES)
+def stack_columns(matrix: np.ndarray) -> np.ndarray:
+    """A tile `[k, n]` to the stored form `[n / 128 * k, 128]`; n a multiple of 128."""
+    n = matrix.shape[1]
+    return stack_tiles(matrix, n, n)[0]
 
 
 def unstack_columns(tile: np.ndarray, k: int) -> np.ndarray:

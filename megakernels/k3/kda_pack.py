@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from megakernels.common.gemv import LANES, stack_columns
+from megakernels.common.gemv import LANES, stack_tiles
 from megakernels.k3.config import BF16_BYTES
 from megakernels.k3.kda_state import split_channels
 from megakernels.k3.plan import KdaPlan, Matrix
@@ -19,8 +19,7 @@ def heads_of(array: np.ndarray, cores: int, core: int) -> np.ndarray:
 
 def cut(matrix: Matrix, values: np.ndarray) -> np.ndarray:
     """`[k, n]` as tiles `[tiles, rows, 128]`, of the values' type but for use as bfloat16."""
-    pieces = np.split(values, matrix.tiles, axis=1)
-    return np.stack([stack_columns(piece, BF16_BYTES) for piece in pieces])
+    return stack_tiles(values, matrix.n, matrix.columns, BF16_BYTES)
 
 
 def pack_in(plan: KdaPlan, p: Tensors, core: int) -> np.ndarray:

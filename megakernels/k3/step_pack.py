@@ -11,7 +11,7 @@ from functools import partial
 import ml_dtypes
 import numpy as np
 
-from megakernels.common.gemv import LANES, put_column_block
+from megakernels.common.gemv import LANES, stack_tiles
 from megakernels.k3 import kda_pack, mla_pack
 from megakernels.k3.config import K3Config
 from megakernels.k3.experts_build import pack_expert
@@ -116,11 +116,7 @@ def padded_rows(rows: np.ndarray, count: int) -> np.ndarray:
 
 def tiles(matrix: Matrix, rows: np.ndarray) -> np.ndarray:
     """`[up to n, k]`, the columns of a matrix as rows, to bf16 tiles `[tiles, rows, 128]`."""
-    # Block by block: transposing in one piece would stride over all of it for every column.
-    stored = np.zeros((matrix.n // LANES, matrix.k, LANES), np.uint16)
-    for block, first in enumerate(range(0, rows.shape[0], LANES)):
-        put_column_block(stored[block], block % (matrix.columns // LANES), rows[first : first + LANES].T)
-    return stored.view(BF16).reshape(matrix.tiles, matrix.rows, LANES)
+    return stack_tiles(rows.T, matrix.n, matrix.columns).view(BF16)
 
 
 def own_rows(shared: Shared, member: int, rows: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
-from megakernels.common.gemv import LANES, put_column_block
+from megakernels.common.gemv import LANES, stack_tiles
 from megakernels.common.rope import rope_table
 from megakernels.qwen.parameters import SCALE_SUFFIX
 from megakernels.qwen.plan import Matrix, Plan
@@ -86,12 +86,9 @@ def _share(plan: Plan, matrix: Matrix, place: tuple[int, int], fetch: Fetch, blo
 
 def tiles(matrix: Matrix, values: np.ndarray) -> np.ndarray:
     """`[k, up to n]` to stored tiles `[tiles, rows, 128]` of the same dtype, padding columns zero."""
-    # Copied block by block as plain integers: several times faster than as bfloat16 and in one piece.
+    # Copied as plain integers: several times faster than as bfloat16.
     raw = values.view({1: np.uint8, 2: np.uint16}[values.dtype.itemsize])
-    stored = np.zeros((matrix.n // LANES, matrix.k, LANES), raw.dtype)
-    for block, first in enumerate(range(0, raw.shape[1], LANES)):
-        put_column_block(stored[block], block % (matrix.columns // LANES), raw[:, first : first + LANES])
-    return stored.view(values.dtype).reshape(matrix.tiles, matrix.rows, LANES)
+    return stack_tiles(raw, matrix.n, matrix.columns).view(values.dtype)
 
 
 def pack_matrix(plan: Plan, matrix: Matrix, layer: int, core: int, fetch: Fetch) -> np.ndarray:
