@@ -22,6 +22,22 @@ def megascope(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def into(file: int, *arguments: str, buffered: bool) -> subprocess.CompletedProcess[str]:
+    """The command with its output in an open file; buffered: as Python does in a plain shell."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    if not buffered:
+        environment["PYTHONUNBUFFERED"] = "1"
+    return subprocess.run(
+        [sys.executable, str(ROOT / "megascope.py"), *arguments],
+        stdout=file,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+        check=False,
+    )
+
+
 def test_help_lists_every_verb() -> None:
     done = megascope("--help")
     assert done.returncode == 0
@@ -73,19 +89,8 @@ def test_unknown_verb_is_a_usage_error() -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full: nothing to fill up")
 @pytest.mark.parametrize("buffered", [True, False])
 def test_no_room_for_the_output_is_no_internal_error(buffered: bool) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    if not buffered:
-        environment["PYTHONUNBUFFERED"] = "1"
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, str(ROOT / "megascope.py"), "doctor", "--format", "json"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env=environment,
-            check=False,
-        )
+        done = into(full.fileno(), "doctor", "--format", "json", buffered=buffered)
     assert "internal error" not in done.stderr
     assert "Exception ignored" not in done.stderr
     assert done.returncode == 3
@@ -96,16 +101,7 @@ def test_no_room_for_the_output_is_no_internal_error(buffered: bool) -> None:
 def test_a_reader_that_left_is_no_fault(verb: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "megascope.py"), verb],
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env=environment,
-        check=False,
-    )
+    done = into(writing, verb, buffered=True)
     os.close(writing)
     assert done.returncode == 0
     assert "rror" not in done.stderr

@@ -5,7 +5,7 @@ for `mxu.push` cycles each), rows by the other (`vmatmul`, `mxu.matmul` cycles p
 the compiler counts them apart too. A bundle that needs a held port waits for it. What the ports still hold at
 the end of a block is carried into the next one.
 
-A bundle that takes a result waits until it is ready (results.py), where the machine file says when that is.
+A bundle that takes a result waits until it is ready, where the machine file says when (result_waits.py).
 
 A vector register holds 8 rows of 32 bits, 16 of 16, 32 of 8; 8-bit rows go twice as fast. So a bf16 or
 8-bit `vmatmul` takes twice as long as an f32 one.
@@ -18,7 +18,7 @@ import numpy as np
 
 from analyzer.llo.program import Program
 from analyzer.machine import Machine
-from analyzer.simulate import results
+from analyzer.simulate import result_waits
 
 _MXU = re.compile(r"\.mxu(\d+)")
 _PUSH = re.compile(r"vmatprep\.subr|vmatpush|vdwg|vlatch")
@@ -121,8 +121,8 @@ class IssueModel:
     def __init__(self, program: Program, use: MxuUse, machine: Machine) -> None:
         self.program, self.use = program, use
         self.costs = machine["mxu.push"], machine["mxu.matmul"]
-        self.delays = tuple(machine[name] for name in results.DELAYS)
-        self.results = results.waits(program) if any(self.delays) else {}
+        self.delays = tuple(machine[name] for name in result_waits.DELAYS)
+        self.results = result_waits.waits(program) if any(self.delays) else {}
         self.branch_cycles = machine["issue.branch_cycles"]
         self.cycle_ps = machine.cycle_ps
         self.idle: State = (0.0,) * use.ports

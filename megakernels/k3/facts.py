@@ -89,11 +89,8 @@ def facts(plan: StepPlan, level: str) -> dict[str, Any]:
         "expert_slots": p.slots,
         "phases": list(PHASES),
         "scenario": scenario(p, seeded),
-        "arguments": [
-            "tokens",
-            "positions",
-            "accepted",
-        ],  # one operand of the kernel together; weights follow
+        # The first three are one operand of the kernel together; weights follow.
+        "arguments": ["tokens", "positions", "accepted"],
         "sample_inputs": {
             "tokens": distinct_tokens(p.rows, c.vocab),
             "positions": positions_of(p),

@@ -108,7 +108,7 @@ def weight_stream(plan: StepPlan, hbm: Operands, vmem: Staging) -> WeightStream:
 
 
 def enter(core: Core) -> Stream:
-    """Request everything the first layers need; put the embeddings into the stream; meet the other cores."""
+    """Request everything the first layers need; put the embeddings into the stream; tell the other cores."""
     p, c, hbm, v = core.plan, core.plan.config, core.hbm, core.vmem
     with phase("enter"):
         EntryBarrier(AXIS, p.cores).signal()

@@ -76,6 +76,11 @@ class TimelineBuilder:
             **more,
         )
 
+    def any(self, track, start, length, ahead, **more):
+        """A span of any kind that makes as much sense as a generated one can."""
+        more |= {"issued_ps": start - ahead, "queue": "hbm"}
+        return self._add(0, track, Kind.WAIT, start, start + length, **more)
+
     def frame(self):
         return timeline.from_rows(self.rows)
 

@@ -4,7 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analyzer import critical, timeline, view
-from analyzer.timeline import Kind, Provenance, Track
+from analyzer.timeline import Track
+from tests.analyzer.conftest import TimelineBuilder
 
 
 def parts(build):
@@ -84,25 +85,10 @@ def test_an_empty_step_is_unknown():
     )
 )
 def test_any_timeline_gives_a_path_that_covers_the_step(rows):
-    frame = timeline.from_rows(
-        [
-            {
-                "span": index,
-                "core": 0,
-                "track": track,
-                "kind": Kind.WAIT,
-                "step": 0,
-                "start_ps": start,
-                "duration_ps": length,
-                "issued_ps": start - ahead,
-                "cause": cause if track is Track.WAIT else None,
-                "queue": "hbm",
-                "provenance": Provenance.MODELLED,
-            }
-            for index, (start, length, ahead, track, cause) in enumerate(rows)
-        ]
-    )
-    core = view.core_step(frame, 0)
+    build = TimelineBuilder()
+    for start, length, ahead, track, cause in rows:
+        build.any(track, start, length, ahead, cause=cause if track is Track.WAIT else None)
+    core = view.core_step(build.frame(), 0)
     path = critical.critical_path(core)
     assert sum(critical.totals(core, path).values()) == core.window_ps
     if core.window_ps:

@@ -9,7 +9,8 @@ from analyzer import critical, layer_path, timeline, view
 from analyzer.layer_path import LayerPath, Link
 from analyzer.reports import layers_text, markdown, plain, text
 from analyzer.reports.select import Selection, select
-from analyzer.timeline import Kind, Provenance, Track
+from analyzer.timeline import Track
+from tests.analyzer.conftest import TimelineBuilder
 
 
 def rows_of(frame, **options):
@@ -101,26 +102,19 @@ SPANS = st.tuples(
 @settings(max_examples=80, deadline=None)
 @given(st.lists(SPANS, max_size=14))
 def test_of_any_timeline_the_parts_of_all_layers_add_up_to_the_step(spans):
-    frame = timeline.from_rows(
-        [
-            {
-                "span": index,
-                "core": 0,
-                "track": track,
-                "kind": Kind.WAIT,
-                "step": 0,
-                "start_ps": start,
-                "duration_ps": length,
-                "issued_ps": start - ahead,
-                "cause": number if track is Track.WAIT else None,
-                "layer": number if track is Track.REGION else None,
-                "phase": "ab"[ahead % 2] if track is Track.REGION else "",
-                "queue": "hbm",
-                "provenance": Provenance.MODELLED,
-            }
-            for index, (start, length, ahead, track, number) in enumerate(spans)
-        ]
-    )
+    build = TimelineBuilder()
+    for start, length, ahead, track, number in spans:
+        region = track is Track.REGION
+        build.any(
+            track,
+            start,
+            length,
+            ahead,
+            cause=number if track is Track.WAIT else None,
+            layer=number if region else None,
+            phase="ab"[ahead % 2] if region else "",
+        )
+    frame = build.frame()
     rows = rows_of(frame)
     kinds = layer_path.layer_kinds(rows)
     layers = [row.layer for row in rows if row.layer is not None]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from analyzer.simulate import results
+from analyzer.simulate import result_waits
 from tests.analyzer.simulate.test_issue import Program, model
 
 PRODUCT = "vmatmul.mubr.bf16.vlgmr.msra.gmra.mrb[{}].mxu{}"
@@ -32,21 +32,21 @@ def test_what_was_filled_in_between_is_not_waited_for_again():
 )
 def test_results_belong_to_the_product_whose_numbers_they_continue(number, asked):
     program = Program([[PRODUCT.format(0, 0)], [PRODUCT.format(4, 0)], [TAKE.format(number, 0)]])
-    assert results.waits(program) == {2: [(asked, 0)]}
+    assert result_waits.waits(program) == {2: [(asked, 0)]}
 
 
 def test_numbers_used_again_are_those_of_the_last_product():
     program = Program(
         [[PRODUCT.format(0, 0)], [TAKE.format(0, 0)], [PRODUCT.format(0, 0)], [TAKE.format(0, 0)]]
     )
-    assert results.waits(program) == {1: [(0, 0)], 3: [(2, 0)]}
+    assert result_waits.waits(program) == {1: [(0, 0)], 3: [(2, 0)]}
 
 
 def test_queues_give_back_in_order_and_units_have_their_own():
     program = Program(
         [[REDUCE], [REDUCE, PERMUTE], [TAKE_PERMUTED], [TAKE_REDUCED], [TAKE_REDUCED], ["vpush"], ["spop"]]
     )
-    assert results.waits(program) == {2: [(1, 1)], 3: [(0, 1)], 4: [(1, 1)], 6: [(5, 2)]}
+    assert result_waits.waits(program) == {2: [(1, 1)], 3: [(0, 1)], 4: [(1, 1)], 6: [(5, 2)]}
 
 
 def test_what_an_earlier_block_asked_for_is_taken_as_ready():
@@ -54,4 +54,4 @@ def test_what_an_earlier_block_asked_for_is_taken_as_ready():
 
 
 def test_matrix_units_with_a_result_queue_are_not_followed():
-    assert results.waits(Program([["vmatmul.mubr.f32.gmra.mxu0"], ["vpop.f32.mrf.mxu0"]])) == {}
+    assert result_waits.waits(Program([["vmatmul.mubr.f32.gmra.mxu0"], ["vpop.f32.mrf.mxu0"]])) == {}
